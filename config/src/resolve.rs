@@ -177,7 +177,7 @@ fn model(args: &ServeArgs) -> Result<(ModelConfig, Vec<String>), ConfigError> {
         ));
     };
     let load_format = format::load(args)?;
-    let described = Described::of(path, args.model.context_length)?.with_tokenizer()?;
+    let described = Described::of(path)?.with_tokenizer()?;
     let described = match load_format {
         LoadFormat::Auto => described.with_weights()?,
         LoadFormat::Dummy => described,

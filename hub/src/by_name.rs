@@ -34,8 +34,6 @@ pub fn resolve_names(
     speculation: Option<&mut SpeculationArgs>,
     startup: Option<Duration>,
 ) -> Result<(), HubError> {
-    let context_length = model.context_length;
-    let check = |folder: &Path| check(folder, context_length);
     let name = resolve(
         &mut ModelOption {
             option: "--model-path",
@@ -64,7 +62,7 @@ pub fn resolve_names(
         // A head's `config.json` is like any model's: only its tensors show that it is a
         // head.
         match is_whole {
-            true => resolve(&mut draft, &|folder| self::check(folder, None))?,
+            true => resolve(&mut draft, &check)?,
             false => resolve(&mut draft, &|_| Ok(()))?,
         };
     }
@@ -90,7 +88,7 @@ pub fn resolve_name(
         startup: None,
     };
     match kind {
-        Kind::Target => resolve(&mut given, &|folder| check(folder, None)).map(drop),
+        Kind::Target => resolve(&mut given, &check).map(drop),
         Kind::Draft => resolve(&mut given, &|_| Ok(())).map(drop),
     }
 }
@@ -99,8 +97,8 @@ pub fn resolve_name(
 ///
 /// # Errors
 /// The reason, in words.
-pub fn check(folder: &Path, context_length: Option<usize>) -> Result<(), String> {
-    let described = Described::of(folder, context_length);
+pub fn check(folder: &Path) -> Result<(), String> {
+    let described = Described::of(folder);
     described
         .map(drop)
         .map_err(|error| shown(&error.to_string()))

@@ -53,9 +53,7 @@ pub(crate) fn pull(args: &PullArgs) -> Result<u8, LaunchError> {
         };
         let fetched = match args.draft {
             true => hub.fetch(&wanted, &|_| Ok(()))?,
-            false => hub
-                .fetch(&wanted, &|folder| check(folder, None))
-                .map_err(hint_at_draft)?,
+            false => hub.fetch(&wanted, &check).map_err(hint_at_draft)?,
         };
         console::print(&fetched.folder.display().to_string())?;
     }
@@ -129,7 +127,7 @@ fn state(name: &Name, snapshot: &Snapshot) -> String {
     if let Some(algorithm) = lockstep_model_folder::draft::head_of(&snapshot.folder) {
         return format!("as a draft, by {algorithm}");
     }
-    match check(&snapshot.folder, None) {
+    match check(&snapshot.folder) {
         Err(why) => format!("no: {why}"),
         Ok(()) if !snapshot.folder.join("tokenizer.json").exists() => {
             "as a draft: it has no tokenizer.json".to_owned()

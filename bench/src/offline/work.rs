@@ -1,5 +1,7 @@
 //! Work of a model's steps: bytes to read and operations to do.
 
+use std::num::NonZeroUsize;
+
 use lockstep_backend::{MatrixRole, MatrixShape, WeightFormat};
 use lockstep_devices::{Arithmetic, DeviceOptions, device_memory};
 use lockstep_types::{AttentionSpec, Dtype, EngineConfig, LayerSpec, ModelConfig};
@@ -15,12 +17,42 @@ pub struct Model {
     layers: f64,
     /// Parameters of the output head, for tokens whose logits are wanted.
     head: f64,
-    /// Bytes of keys and values of a token, over all ranks.
-    kv: f64,
-    /// Operations of a query with a key and its value, over all layers.
-    pair: f64,
+    /// Attention of all layers.
+    attention: Vec<Attention>,
     /// The most prompt tokens of a step.
     chunk: usize,
+}
+
+/// Attention of a layer.
+struct Attention {
+    /// Most positions that a query sees.
+    window: usize,
+    /// Bytes of keys and values of a token, over all ranks.
+    kv: f64,
+    /// Operations of a query with a key and its value.
+    pair: f64,
+}
+
+impl Attention {
+    /// Bytes of keys and values that come from the cache, where each of `chunks` begins behind
+    /// so many positions.
+    fn cached(&self, chunks: impl Iterator<Item = usize>) -> f64 {
+        let seen = chunks.map(|before| before.min(self.window - 1));
+        self.kv * seen.sum::<usize>() as f64
+    }
+
+    /// Pairs of `tokens` queries from the first position on, and the positions that they see.
+    fn pairs(&self, tokens: usize) -> f64 {
+        let growing = tokens.min(self.window) as f64;
+        let full = tokens.saturating_sub(self.window) as f64;
+        growing * (growing + 1.0) / 2.0 + full * growing
+    }
+
+    /// Positions that queries see, where each is behind so many positions, its own included.
+    fn seen(&self, positions: impl Iterator<Item = usize>) -> f64 {
+        let seen = positions.map(|positions| positions.min(self.window));
+        seen.map(|positions| positions as f64).sum()
+    }
 }
 
 impl Model {
@@ -50,15 +82,18 @@ impl Model {
             let kv_heads = layer.kv_heads_per_rank(ranks) * ranks;
             2 * config.kv.dtype.row_bytes(layer.head_dim) * kv_heads
         };
-        let scores = |layer: &AttentionSpec| 4 * layer.heads * layer.head_dim;
+        let attention = |layer: &AttentionSpec| Attention {
+            window: layer.window.map_or(usize::MAX, NonZeroUsize::get),
+            kv: cached(layer) as f64,
+            pair: (4 * layer.heads * layer.head_dim) as f64,
+        };
         let layers = model.layers.iter().map(|layer| parameters(model, layer));
         Self {
             arithmetics: arithmetics(config),
             weights: weight_bytes.saturating_sub(looked_up) as f64,
             layers: layers.sum::<usize>() as f64,
             head: table as f64,
-            kv: model.attentions().map(cached).sum::<usize>() as f64,
-            pair: model.attentions().map(scores).sum::<usize>() as f64,
+            attention: model.attentions().map(attention).collect(),
             chunk: config
                 .schedule
                 .of_dp_rank(parallel.dp_size)
@@ -89,12 +124,16 @@ impl Model {
     pub fn prefill(&self, tokens: usize) -> Work {
         let chunks = tokens.div_ceil(self.chunk) as f64;
         // Later chunks read the keys and values of earlier ones from the cache.
-        let cached: usize = (0..tokens).step_by(self.chunk.min(tokens.max(1))).sum();
-        let tokens = tokens as f64;
-        let pairs = tokens * (tokens + 1.0) / 2.0;
+        let starts = (0..tokens).step_by(self.chunk.min(tokens.max(1)));
+        let layers = self.attention.iter();
+        let cached: f64 = layers
+            .clone()
+            .map(|layer| layer.cached(starts.clone()))
+            .sum();
+        let pairs: f64 = layers.map(|layer| layer.pair * layer.pairs(tokens)).sum();
         Work {
-            bytes: chunks * self.weights + self.kv * cached as f64,
-            operations: 2.0 * (self.layers * tokens + self.head) + self.pair * pairs,
+            bytes: chunks * self.weights + cached,
+            operations: 2.0 * (self.layers * tokens as f64 + self.head) + pairs,
         }
     }
 
@@ -103,10 +142,15 @@ impl Model {
     pub fn decode(&self, batch: usize, context: usize, steps: usize) -> Work {
         let (batch, rounds) = (batch as f64, steps as f64);
         // The new token's own keys are among the keys that its query sees.
-        let seen: f64 = (1..=steps).map(|step| (context + step) as f64).sum();
+        let positions = (1..=steps).map(|step| context + step);
+        let (mut read, mut scored) = (0.0, 0.0);
+        for layer in &self.attention {
+            let seen = layer.seen(positions.clone());
+            (read, scored) = (read + seen * layer.kv, scored + seen * layer.pair);
+        }
         Work {
-            bytes: rounds * self.weights + batch * seen * self.kv,
-            operations: batch * (rounds * 2.0 * (self.layers + self.head) + seen * self.pair),
+            bytes: rounds * self.weights + batch * read,
+            operations: batch * (rounds * 2.0 * (self.layers + self.head) + scored),
         }
     }
 }
@@ -142,8 +186,11 @@ mod tests {
             weights: 1000.0,
             layers: 400.0,
             head: 50.0,
-            kv: 8.0,
-            pair: 16.0,
+            attention: vec![Attention {
+                window: usize::MAX,
+                kv: 8.0,
+                pair: 16.0,
+            }],
             chunk: 4,
         };
         // One chunk; pairs 1 + 2 + 3.
@@ -164,9 +211,27 @@ mod tests {
             operations: 2.0 * (2.0 * 2.0 * 450.0 + 23.0 * 16.0),
         };
         assert_eq!(model.decode(2, 10, 2), steps);
+        let windowed = Model {
+            attention: vec![Attention {
+                window: 3,
+                kv: 8.0,
+                pair: 16.0,
+            }],
+            ..model
+        };
+        // Chunks over 0, 2 and 2 cached tokens in the window; pairs 1 + 2 + 7 times 3.
+        let chunks = Work {
+            bytes: 3000.0 + 8.0 * 4.0,
+            operations: 2.0 * (3600.0 + 50.0) + 16.0 * 24.0,
+        };
+        assert_eq!(windowed.prefill(9), chunks);
+        assert_eq!(
+            windowed.decode(2, 10, 2).bytes,
+            2.0 * 1000.0 + 2.0 * 6.0 * 8.0
+        );
         let unchunked = Model {
             chunk: usize::MAX,
-            ..model
+            ..windowed
         };
         assert_eq!(unchunked.prefill(9).bytes, 1000.0);
         assert!(unchunked.exceeds(2000) && !unchunked.exceeds(2001));

@@ -23,7 +23,7 @@ pub const OPTION: &str = "--speculative-draft-model-path";
 /// not the target's.
 pub fn whole_model(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigError> {
     Folder::of(path, target)?.must_hold(Found::Model)?;
-    let described = Described::of(path, None).and_then(|described| match target.load_format {
+    let described = Described::of(path).and_then(|described| match target.load_format {
         LoadFormat::Auto => described.with_weights(),
         LoadFormat::Dummy => Ok(described),
     });

@@ -14,7 +14,7 @@ mod refusals;
 mod tokenizer;
 
 pub use families::served;
-pub use model::{Described, load, load_for};
+pub use model::{Described, load};
 
 #[cfg(test)]
 mod testing;

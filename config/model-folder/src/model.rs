@@ -21,21 +21,7 @@ const LARGEST_MODEL: f64 = 1e14;
 /// Fails when a file is missing or damaged, or the model needs something that is
 /// not served; the error names the key and the remedy.
 pub fn load(dir: &Path) -> Result<ModelConfig, ModelConfigError> {
-    load_for(dir, None)
-}
-
-/// Reads a folder like [`load`], for texts of at most `context_length` tokens. A model with a
-/// sliding window is served if no text fills the window.
-///
-/// # Errors
-/// [`ModelConfigError`]: a file is missing or damaged, or the model needs a feature that is not
-/// served, such as a window that a text would fill.
-pub fn load_for(
-    dir: &Path,
-    context_length: Option<usize>,
-) -> Result<ModelConfig, ModelConfigError> {
-    let described = Described::of(dir, context_length)?;
-    Ok(described.with_weights()?.with_tokenizer()?.model)
+    Ok(Described::of(dir)?.with_weights()?.with_tokenizer()?.model)
 }
 
 /// A model as its folder describes it.
@@ -51,12 +37,11 @@ pub struct Described {
 }
 
 impl Described {
-    /// Reads `config.json` and `generation_config.json`, for texts of at most `context_length`
-    /// tokens.
+    /// Reads `config.json` and `generation_config.json`.
     ///
     /// # Errors
-    /// The errors of [`load_for`].
-    pub fn of(dir: &Path, context_length: Option<usize>) -> Result<Self, ModelConfigError> {
+    /// The errors of [`load`].
+    pub fn of(dir: &Path) -> Result<Self, ModelConfigError> {
         let config = Raw::read(dir, "config.json")?;
         let TextModel {
             family,
@@ -65,8 +50,6 @@ impl Described {
         } = TextModel::of(config)?;
         refusals::check(&config)?;
         let model = build(dir, &config, family)?;
-        let context = context_length.unwrap_or(model.max_position_embeddings);
-        check_window(&config, &model, context)?;
         let note = |wrapper: &families::Wrapper| {
             format!(
                 "of {} the text model is served ({}): requests may have text alone",
@@ -202,21 +185,6 @@ fn build(dir: &Path, config: &Raw, family: &Family) -> Result<ModelConfig, Model
     };
     believable(config, &model)?;
     Ok(model)
-}
-
-/// Checks that no text of `context` tokens fills the window that a layer attends within.
-fn check_window(config: &Raw, model: &ModelConfig, context: usize) -> Result<(), ModelConfigError> {
-    let windows = model.attentions().filter_map(|layer| layer.window);
-    match windows.min() {
-        Some(window) if window.get() < context => {
-            let remedy = format!(
-                "sliding windows are not served, and a context of {context} tokens fills one of \
-                 {window}; give --context-length {window} or less, where both are the same"
-            );
-            Err(config.unsupported("sliding_window", remedy))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// End tokens, sorted and within the vocabulary, and the begin token.

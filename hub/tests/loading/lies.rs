@@ -141,7 +141,7 @@ fn reasons_are_shown_plainly() {
         "config.json",
         format!("{{\"architectures\": [{}]}}", serde_json_text(HOSTILE)).as_bytes(),
     );
-    let check = |folder: &std::path::Path| lockstep_hub::check(folder, None);
+    let check = lockstep_hub::check;
     let error = scene.load_as(&wanted(NAME), &check).expect_err("refused");
     assert!(matches!(error, HubError::Unsupported { .. }), "{error}");
     assert_plain(&error.to_string());

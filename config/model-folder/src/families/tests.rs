@@ -82,7 +82,8 @@ fn kinds_of_layers_have_rotations_of_their_own() {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     });
     let own = json!({"architectures": ["Qwen3ForCausalLM"], "rope_parameters": rope,
-        "sliding_window": 512, "layer_types": ["sliding_attention", "full_attention"]});
+        "sliding_window": 64, "use_sliding_window": true,
+        "layer_types": ["sliding_attention", "full_attention"]});
     let model = good(&with(llama(), &own));
     let ropes: Vec<_> = model.attentions().map(|layer| layer.rope.clone()).collect();
     let rope = |theta, scaling| RopeConfig { theta, scaling };
@@ -163,7 +164,7 @@ fn a_wrapped_text_model_is_read_like_the_model_alone() {
         let text = with(alone, &json!({"architectures": "(absent)"}));
         let config = wrapped(class, &text, &json!({}));
         assert_eq!(good(&config), expected);
-        let described = Described::of(folder(&config, None).path(), None).expect("served");
+        let described = Described::of(folder(&config, None).path()).expect("served");
         let [note] = &described.notes[..] else {
             panic!("{:?}", described.notes);
         };

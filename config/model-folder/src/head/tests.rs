@@ -40,7 +40,7 @@ fn model(tied: bool, files: &[(&str, Vec<u8>)]) -> TempDir {
 
 /// Returns true if the head is tied to the embedding, and true if there is a note about it.
 fn read(dir: &Path) -> (bool, bool) {
-    let described = Described::of(dir, None).expect("a model");
+    let described = Described::of(dir).expect("a model");
     let described = described.with_weights().expect("readable");
     let told = match &described.notes[..] {
         [] => false,

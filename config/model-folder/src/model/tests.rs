@@ -1,3 +1,5 @@
+use std::num::NonZeroUsize;
+
 use lockstep_types::{
     AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, Norms,
     RopeConfig, RopeScaling,
@@ -243,21 +245,17 @@ fn what_is_not_served_is_named_with_a_remedy() {
             "dense",
         ),
         (
-            json!({"architectures": ["MistralForCausalLM"], "sliding_window": 128}),
-            "`sliding_window` is 128",
-            "--context-length 128",
-        ),
-        (
-            json!({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 128,
-                "use_sliding_window": true, "max_window_layers": 1}),
-            "`sliding_window`",
-            "--context-length 128",
-        ),
-        (
             json!({"architectures": ["Qwen3ForCausalLM"], "sliding_window": 64,
                 "layer_types": ["full_attention", "sliding_attention"]}),
-            "`sliding_window`",
-            "--context-length 64",
+            "`layer_types`",
+            "set `use_sliding_window`",
+        ),
+        (
+            json!({"architectures": ["Qwen2ForCausalLM"], "sliding_window": null,
+                "use_sliding_window": true,
+                "layer_types": ["full_attention", "sliding_attention"]}),
+            "`layer_types`",
+            "give `sliding_window` its size",
         ),
         (
             json!({"architectures": ["MistralForCausalLM"], "sliding_window": null, "attention_bias": true}),
@@ -275,27 +273,84 @@ fn what_is_not_served_is_named_with_a_remedy() {
 }
 
 #[test]
-fn windows_that_never_fill_are_served() {
-    for changes in [
-        json!({"architectures": ["MistralForCausalLM"], "sliding_window": null}),
-        json!({"architectures": ["MistralForCausalLM"], "sliding_window": 512}),
-        json!({"architectures": ["MistralForCausalLM"]}),
-        json!({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8, "use_sliding_window": false}),
-        json!({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8, "use_sliding_window": true,
-               "max_window_layers": 2}),
-        json!({"architectures": ["Qwen3ForCausalLM"], "sliding_window": 8, "use_sliding_window": true,
-               "layer_types": ["full_attention", "full_attention"]}),
-        json!({"sliding_window": 8}),
+fn each_family_has_windows_by_its_own_rule() {
+    let types = |first: &str, second: &str| json!([first, second]);
+    let (full, sliding) = ("full_attention", "sliding_attention");
+    for (class, own, windows) in [
+        ("Llama", json!({"sliding_window": 8}), [None, None]),
+        ("Mistral", json!({"sliding_window": null}), [None, None]),
+        (
+            "Mistral",
+            json!({"sliding_window": 128}),
+            [Some(128), Some(128)],
+        ),
+        (
+            "Mistral",
+            json!({"sliding_window": 511}),
+            [Some(511), Some(511)],
+        ),
+        // No text fills the window, which may also be the class's own 4,096.
+        ("Mistral", json!({"sliding_window": 512}), [None, None]),
+        ("Mistral", json!({}), [None, None]),
+        ("Phi3", json!({"sliding_window": 8}), [Some(8), Some(8)]),
+        ("Phi3", json!({}), [None, None]),
+        ("Qwen2", json!({"sliding_window": 8}), [None, None]),
+        (
+            "Qwen2",
+            json!({"sliding_window": 8, "use_sliding_window": false, "max_window_layers": 0}),
+            [None, None],
+        ),
+        (
+            "Qwen2",
+            json!({"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 2}),
+            [None, None],
+        ),
+        (
+            "Qwen2",
+            json!({"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 1}),
+            [None, Some(8)],
+        ),
+        (
+            "Qwen3",
+            json!({"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 0}),
+            [Some(8), Some(8)],
+        ),
+        (
+            "Qwen3",
+            json!({"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 2,
+                   "layer_types": types(sliding, full)}),
+            [Some(8), None],
+        ),
+        (
+            "Qwen3",
+            json!({"sliding_window": 8, "layer_types": types(full, full)}),
+            [None, None],
+        ),
     ] {
-        good(&changes);
+        let family = json!({"architectures": [format!("{class}ForCausalLM")]});
+        let own = with(family, &own);
+        let model = good(&own);
+        let found: Vec<_> = model.attentions().map(|layer| layer.window).collect();
+        assert_eq!(
+            found,
+            windows.map(|window| window.and_then(NonZeroUsize::new)),
+            "{own}"
+        );
     }
-    let mistral = with(
-        llama(),
-        &json!({"architectures": ["MistralForCausalLM"], "sliding_window": 128}),
-    );
-    let dir = folder(&mistral, None);
-    crate::load_for(dir.path(), Some(128)).expect("the remedy works");
-    assert!(crate::load_for(dir.path(), Some(129)).is_err());
+    for (own, key) in [
+        (json!({"sliding_window": 0}), "`sliding_window`"),
+        (json!({"sliding_window": -1}), "`sliding_window`"),
+        (json!({"sliding_window": "8"}), "`sliding_window`"),
+        (
+            json!({"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": true,
+                   "max_window_layers": -1}),
+            "`max_window_layers`",
+        ),
+    ] {
+        let family = json!({"architectures": ["MistralForCausalLM"]});
+        let error = load(&with(family, &own)).expect_err("damaged");
+        assert!(error.contains(key), "{own}: {error}");
+    }
 }
 
 #[test]

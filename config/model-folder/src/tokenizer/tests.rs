@@ -78,14 +78,14 @@ fn what_a_file_says_is_shown_and_never_obeyed() {
     let config = json!({"architectures": [hostile], "rope_scaling": {"rope_type": hostile}});
     for key in ["architectures", "rope_scaling"] {
         let config = with(llama(), &json!({ key: config[key] }));
-        let error = Described::of(folder(&config, None).path(), None).expect_err(key);
+        let error = Described::of(folder(&config, None).path()).expect_err(key);
         let text = error.to_string();
         assert!(text.contains("\\u{9b}2J\\u{202e}"), "{text}");
         assert_eq!(lockstep_files::shown_note(&text), text);
     }
     // A token outside of the vocabulary makes a note.
     let dir = tokenizer(&[("tokenizer_config.json", json!({"eos_token": long}))]);
-    let described = Described::of(dir.path(), None).expect("read");
+    let described = Described::of(dir.path()).expect("read");
     let notes = described.with_tokenizer().expect("read").notes;
     assert!(notes.iter().all(|note| note.len() < 5_000), "{notes:?}");
 }
@@ -125,7 +125,7 @@ fn the_end_token_joins_those_of_the_model() {
     let described = |model: Value, token: &str| {
         let dir = tokenizer(&[config(token)]);
         write(dir.path(), "config.json", &with(llama(), &model));
-        let described = Described::of(dir.path(), None).expect("described");
+        let described = Described::of(dir.path()).expect("described");
         described.with_tokenizer().expect("a tokenizer")
     };
     let none = json!({"eos_token_id": null});

@@ -10,6 +10,7 @@
 //! - [`data_parallel`] does so with DP ranks, which have requests of their own, and [`cuda`]
 //!   does so on GPUs.
 //! - [`two_caches`] has a model with two groups of layers.
+//! - [`windows`] has a model with sliding windows in some layers.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`modes`] tests the other ways to verify.
 //! - [`soak`] runs for as long as it is told to.
@@ -33,3 +34,4 @@ mod requests;
 mod setup;
 mod soak;
 mod two_caches;
+mod windows;

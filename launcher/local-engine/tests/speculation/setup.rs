@@ -1,5 +1,6 @@
 //! Engines configured by their flags.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use lockstep_config::{
@@ -95,11 +96,40 @@ impl Form {
     }
 }
 
+/// Layers of the demo model and of its drafts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layers {
+    /// Layers as they were trained.
+    Trained,
+    /// Random weights, and two kinds of caches in turn.
+    TwoCaches,
+    /// Windows of [`WINDOWS`] in turn. The texts that the layers were trained for are gone.
+    Windows,
+}
+
+/// A window that hides the ancestors of a tree's nodes, none, and one of more than a page.
+const WINDOWS: [Option<usize>; 3] = [Some(2), None, Some(21)];
+
+impl Layers {
+    fn change(self, model: &mut ModelConfig) {
+        match self {
+            Self::Trained => {}
+            Self::TwoCaches => mix_caches(model),
+            Self::Windows => {
+                let windows = WINDOWS.map(|window| window.and_then(NonZeroUsize::new));
+                for (layer, window) in model.layers.iter_mut().zip(windows.into_iter().cycle()) {
+                    layer.attention_mut().window = window;
+                }
+            }
+        }
+    }
+}
+
 /// One configuration of the demo model; most fields are flags of `lockstep serve`.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// True for random weights, and layers that alternate between two kinds of caches.
-    pub two_caches: bool,
+    /// The model's layers.
+    pub layers: Layers,
     pub speculation: Option<(Algorithm, Shape)>,
     /// Policy by which the depth adapts, up to the shape's steps.
     pub policy: Option<Policy>,
@@ -130,7 +160,7 @@ impl Setup {
     /// A setup without speculation, and with room for all requests.
     pub fn plain(dtype: Dtype, tp: usize) -> Self {
         Self {
-            two_caches: false,
+            layers: Layers::Trained,
             speculation: None,
             policy: None,
             verification: None,
@@ -229,11 +259,9 @@ impl Setup {
         let (mut config, _) = resolve(&self.args(), &machine, &known, &DeviceFootprint)
             .unwrap_or_else(|error| panic!("{self:?}: {error}"))
             .value;
-        if self.two_caches {
-            mix_caches(&mut config.model);
-            if let Some(draft) = &mut config.speculation.draft {
-                mix_caches(&mut draft.model);
-            }
+        self.layers.change(&mut config.model);
+        if let Some(draft) = &mut config.speculation.draft {
+            self.layers.change(&mut draft.model);
         }
         config.speculation.pause_window = self.pause_window;
         if let Some(policy) = self.policy {

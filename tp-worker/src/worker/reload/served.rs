@@ -91,8 +91,7 @@ impl Served {
     /// tokenizer that serves stays, and so does its end token.
     fn same_shape(&self, folder: &Path, heads: Heads) -> Result<ModelConfig, WorkerError> {
         let present = &self.config.model;
-        let context = Some(self.config.server.context_length);
-        let described = Described::of(folder, context).and_then(|described| {
+        let described = Described::of(folder).and_then(|described| {
             match heads == Heads::Compared || !present.tie_word_embeddings {
                 true => described.with_weights(),
                 false => Ok(described.with_names()),

@@ -85,7 +85,7 @@ fn architectures_take_what_is_charged() {
     assert!(folders.len() >= 14);
     let mut compared = 0;
     for folder in folders {
-        let Ok(model) = lockstep_model_folder::load_for(&folder, Some(32)) else {
+        let Ok(model) = lockstep_model_folder::load(&folder) else {
             continue;
         };
         for (tp_size, dp_size, dtype, quantization, kv_dtype, chunk) in [
