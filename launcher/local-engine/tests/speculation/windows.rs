@@ -67,7 +67,7 @@ fn drafts_on_gpus_change_no_bit() {
     let _order = lockstep_fake_cuda::order_of_threads(4);
     let (mut jobs, mut accepted) = (jobs(2, 10), 0);
     for job in &mut jobs {
-        job.request.logprobs = LogprobParams::default();
+        job.request.generation.logprobs = LogprobParams::default();
     }
     let plain = Setup {
         gpus: true,
