@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{LoadFormat, Quantization, TensorNames};
 
 pub use mixer::{AttentionNames, AttentionSpec, Mixer, RopeConfig, RopeScaling};
-pub use mlp::{GatedMlpNames, GatedMlpSpec, Mlp};
+pub use mlp::{ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, Mlp};
 
 /// Names of a model family in `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,16 +1,20 @@
 //! Work of a model's steps: bytes to read and operations to do.
 
-use lockstep_backend::{MatrixRole, MatrixShape, WeightFormat};
+use lockstep_backend::{DeviceMemory, MatrixRole, MatrixShape, WeightFormat};
 use lockstep_devices::{Arithmetic, DeviceOptions, device_memory};
-use lockstep_types::{AttentionSpec, Dtype, EngineConfig, LayerSpec, ModelConfig, Quantization};
+use lockstep_types::{
+    AttentionSpec, Dtype, EngineConfig, LayerSpec, Mlp, ModelConfig, Quantization,
+};
 
 use crate::roofline::Work;
 
 /// The facts of a loaded model that its steps' work depends on.
 pub struct Model {
     arithmetics: &'static [Arithmetic],
-    /// Bytes of the weights that each step reads.
+    /// Bytes of the weights that a step of many tokens reads.
     weights: f64,
+    /// The experts of each layer that has some.
+    experts: Vec<Experts>,
     /// Parameters of the matrices that every token is multiplied with.
     layers: f64,
     /// Parameters of the output head, for tokens whose logits are wanted.
@@ -21,6 +25,15 @@ pub struct Model {
     pair: f64,
     /// The most prompt tokens of a step.
     chunk: usize,
+}
+
+/// Experts of a layer.
+#[derive(Clone, Copy)]
+struct Experts {
+    /// Bytes of all of them.
+    bytes: f64,
+    /// Share of them that a token does not go through.
+    left: f64,
 }
 
 impl Model {
@@ -55,6 +68,7 @@ impl Model {
         Self {
             arithmetics: arithmetics(config),
             weights: weight_bytes.saturating_sub(looked_up) as f64,
+            experts: experts(model, memory.as_ref()),
             layers: layers.sum::<usize>() as f64,
             head: table as f64,
             kv: model.attentions().map(cached).sum::<usize>() as f64,
@@ -73,9 +87,11 @@ impl Model {
         self.arithmetics
     }
 
-    /// Bytes of weights that a decode step reads.
-    pub fn weights_read(&self) -> f64 {
-        self.weights
+    /// Bytes of weights that a step of `tokens` tokens reads. Of experts these are the expected
+    /// bytes, if each token takes its experts by chance.
+    pub fn weights_read(&self, tokens: usize) -> f64 {
+        let left = |experts: &Experts| experts.bytes * experts.left.powf(tokens as f64);
+        self.weights - self.experts.iter().map(left).sum::<f64>()
     }
 
     /// Returns true if the weights are too large for most of them to be found in a cache.
@@ -87,13 +103,16 @@ impl Model {
     /// Work of taking in a prompt and putting out its first token. Weights are read once per
     /// chunk, and each token attends to the tokens before it.
     pub fn prefill(&self, tokens: usize) -> Work {
-        let chunks = tokens.div_ceil(self.chunk) as f64;
+        let weights = (0..tokens)
+            .step_by(self.chunk)
+            .map(|start| self.weights_read(self.chunk.min(tokens - start)));
+        let weights: f64 = weights.sum();
         // Later chunks read the keys and values of earlier ones from the cache.
         let cached: usize = (0..tokens).step_by(self.chunk.min(tokens.max(1))).sum();
         let tokens = tokens as f64;
         let pairs = tokens * (tokens + 1.0) / 2.0;
         Work {
-            bytes: chunks * self.weights + self.kv * cached as f64,
+            bytes: weights + self.kv * cached as f64,
             operations: 2.0 * (self.layers * tokens + self.head) + self.pair * pairs,
         }
     }
@@ -101,14 +120,41 @@ impl Model {
     /// Work of `steps` decode steps of `batch` requests that begin with `context` tokens of
     /// prompt and the first token of output.
     pub fn decode(&self, batch: usize, context: usize, steps: usize) -> Work {
+        let weights = self.weights_read(batch);
         let (batch, rounds) = (batch as f64, steps as f64);
         // The new token's own keys are among the keys that its query sees.
         let seen: f64 = (1..=steps).map(|step| (context + step) as f64).sum();
         Work {
-            bytes: rounds * self.weights + batch * seen * self.kv,
+            bytes: rounds * weights + batch * seen * self.kv,
             operations: batch * (rounds * 2.0 * (self.layers + self.head) + seen * self.pair),
         }
     }
+}
+
+/// The experts of a model's layers.
+fn experts(model: &ModelConfig, memory: &dyn DeviceMemory) -> Vec<Experts> {
+    let format = WeightFormat::of(model.quantization, MatrixRole::Projection);
+    let bytes = |rows, cols| {
+        let role = MatrixRole::Projection;
+        memory.matrix_bytes(MatrixShape {
+            rows,
+            cols,
+            role,
+            format,
+        })
+    };
+    let of_layer = |layer: &LayerSpec| match &layer.mlp {
+        Mlp::Gated(_) => None,
+        Mlp::Experts(spec) => {
+            let (hidden, width) = (model.hidden_size, spec.width);
+            let each = bytes(2 * width, hidden) + bytes(hidden, width);
+            Some(Experts {
+                bytes: spec.count as f64 * each as f64,
+                left: 1.0 - spec.active as f64 / spec.count as f64,
+            })
+        }
+    };
+    model.layers.iter().filter_map(of_layer).collect()
 }
 
 fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
@@ -119,11 +165,11 @@ fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
     }
 }
 
-/// Parameters of a layer's four matrices.
+/// Parameters of a layer that a token is multiplied with.
 fn parameters(model: &ModelConfig, layer: &LayerSpec) -> usize {
     let attention = layer.attention();
     let heads = 2 * (attention.heads + attention.kv_heads);
-    model.hidden_size * (attention.head_dim * heads + layer.mlp.rows())
+    model.hidden_size * (attention.head_dim * heads + layer.mlp.active_rows())
 }
 
 #[cfg(test)]
@@ -135,6 +181,7 @@ mod tests {
         let model = Model {
             arithmetics: &[Arithmetic::F32Fma],
             weights: 1000.0,
+            experts: Vec::new(),
             layers: 400.0,
             head: 50.0,
             kv: 8.0,
@@ -165,5 +212,16 @@ mod tests {
         };
         assert_eq!(unchunked.prefill(9).bytes, 1000.0);
         assert!(unchunked.exceeds(2000) && !unchunked.exceeds(2001));
+        // One token reads a quarter of the experts, two read 7/16.
+        let mixture = Model {
+            experts: vec![Experts {
+                bytes: 800.0,
+                left: 0.75,
+            }],
+            ..unchunked
+        };
+        assert_eq!(mixture.decode(1, 0, 1).bytes, 1000.0 - 600.0 + 8.0);
+        assert_eq!(mixture.decode(2, 0, 3).bytes, 3.0 * 550.0 + 2.0 * 6.0 * 8.0);
+        assert_eq!(mixture.prefill(2).bytes, 550.0);
     }
 }

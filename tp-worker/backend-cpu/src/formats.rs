@@ -35,6 +35,7 @@ impl Packed {
     pub(crate) fn of(dtype: Dtype, format: WeightFormat) -> Self {
         match format {
             WeightFormat::Float => Self::Float(Element::of(dtype)),
+            WeightFormat::Float32 => Self::Float(Element::F32),
             WeightFormat::Int8 => Self::Int8,
             WeightFormat::Int4 => Self::Int4,
         }

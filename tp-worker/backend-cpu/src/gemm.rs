@@ -16,6 +16,7 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
 mod cut;
+mod grouped;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod prefetch;
@@ -26,6 +27,8 @@ mod sum_buffers;
 mod tile;
 mod tiles;
 mod widen;
+
+use std::ops::Range;
 
 use lockstep_backend::BackendError;
 
@@ -39,6 +42,7 @@ use crate::pool::Pool;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::{FEW_ROWS, multiply_add};
 use cut::{Cut, block_height};
+pub(crate) use grouped::{Groups, Inputs, Scratch, grouped_matmul, grouped_words};
 pub(crate) use prefetch::Ahead;
 use product::Product;
 pub(crate) use quantized::{INT4_WORDS, INT8_WORDS, describe as describe_quantized, int4, int8};
@@ -137,10 +141,8 @@ fn pack_rows(
         let words = input.len(columns.start) * count..input.len(columns.end) * count;
         // SAFETY: each unit is packed once, and units' words are disjoint.
         let out = unsafe { out.slice(start + words.start..start + words.end) };
-        for row in 0..count {
-            let values = &x[(first + row) * width..(first + row + 1) * width];
-            pack_row(isa, input, &values[columns.clone()], out, row, count);
-        }
+        let rows = (first..first + count).map(|row| &x[row * width..(row + 1) * width]);
+        pack_block(isa, input, rows, &columns, out);
     };
     let units = rows.div_ceil(height) * parts;
     let (words, out) = (out.len(), Shared::new(out));
@@ -148,6 +150,20 @@ fn pack_rows(
         return (0..units).for_each(|unit| pack(unit, &out));
     }
     pool.for_chunks(units, |_, unit| pack(unit, &out));
+}
+
+/// Packs `columns` of the rows of a block.
+fn pack_block<'x>(
+    isa: Isa,
+    input: Input,
+    rows: impl ExactSizeIterator<Item = &'x [f32]>,
+    columns: &Range<usize>,
+    out: &mut [u32],
+) {
+    let count = rows.len();
+    for (row, values) in rows.enumerate() {
+        pack_row(isa, input, &values[columns.clone()], out, row, count);
+    }
 }
 
 #[cfg(test)]

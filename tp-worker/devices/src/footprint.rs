@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lockstep_backend::DeviceMemory;
-use lockstep_model::{rank_attentions, rank_memory, shared_part};
+use lockstep_model::{matrix_formats, rank_attentions, rank_memory, shared_part};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
     DeviceKind, DeviceRoom, EngineShape, Footprint, MatrixRole, ModelConfig, RankMemory,
@@ -94,7 +94,7 @@ impl OnDevice for Collectives<'_> {
     }
 }
 
-/// Asks if a device serves the heads of target and draft.
+/// Asks if a device serves the matrices and the heads of target and draft.
 struct Serves<'a>(&'a EngineShape<'a>);
 
 impl OnDevice for Serves<'_> {
@@ -107,6 +107,9 @@ impl OnDevice for Serves<'_> {
         // A draft runs on one rank.
         let models = [(engine.model, engine.attn_tp_size())].into_iter();
         for (model, ranks) in models.chain(draft.map(|draft| (draft, 1))) {
+            for (format, role) in matrix_formats(model) {
+                B::serves_format(format, role).map_err(|why| DeviceError::new(Unserved(why)))?;
+            }
             for shape in rank_attentions(model, ranks) {
                 B::serves(&options, &shape, engine.kv_dtype)?;
             }
@@ -114,6 +117,11 @@ impl OnDevice for Serves<'_> {
         Ok(())
     }
 }
+
+/// The reason why a device does not serve a matrix.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unserved(&'static str);
 
 /// Query if a device serves a format for matrices of a role.
 struct ServesFormat(WeightFormat, MatrixRole);

@@ -9,7 +9,10 @@ use lockstep_config::{
 };
 use lockstep_devices::{DeviceFootprint, Registry};
 use lockstep_local_engine::{LocalEngine, LocalOptions};
-use lockstep_types::{DeviceKind, Dtype, EngineConfig, Footprint as _, LoadFormat, ModelConfig};
+use lockstep_types::{
+    DeviceKind, Dtype, EngineConfig, ExpertsNames, ExpertsSpec, Footprint as _, GatedMlpNames,
+    LoadFormat, Mlp, ModelConfig,
+};
 
 use crate::policies::Policy;
 
@@ -95,11 +98,22 @@ impl Form {
     }
 }
 
+/// Blocks of the demo model, or others in their place with random weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocks {
+    /// The demo model's own.
+    Demo,
+    /// Layers that alternate between two kinds of caches.
+    TwoCaches,
+    /// Layers that alternate between a gated MLP and experts.
+    Experts,
+}
+
 /// One configuration of the demo model; most fields are flags of `lockstep serve`.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// True for random weights, and layers that alternate between two kinds of caches.
-    pub two_caches: bool,
+    /// Blocks of the model.
+    pub blocks: Blocks,
     pub speculation: Option<(Algorithm, Shape)>,
     /// Policy by which the depth adapts, up to the shape's steps.
     pub policy: Option<Policy>,
@@ -130,7 +144,7 @@ impl Setup {
     /// A setup without speculation, and with room for all requests.
     pub fn plain(dtype: Dtype, tp: usize) -> Self {
         Self {
-            two_caches: false,
+            blocks: Blocks::Demo,
             speculation: None,
             policy: None,
             verification: None,
@@ -229,11 +243,14 @@ impl Setup {
         let (mut config, _) = resolve(&self.args(), &machine, &known, &DeviceFootprint)
             .unwrap_or_else(|error| panic!("{self:?}: {error}"))
             .value;
-        if self.two_caches {
-            mix_caches(&mut config.model);
-            if let Some(draft) = &mut config.speculation.draft {
-                mix_caches(&mut draft.model);
-            }
+        let change: fn(&mut ModelConfig) = match self.blocks {
+            Blocks::Demo => |_| {},
+            Blocks::TwoCaches => mix_caches,
+            Blocks::Experts => mix_experts,
+        };
+        change(&mut config.model);
+        if let Some(draft) = &mut config.speculation.draft {
+            change(&mut draft.model);
         }
         config.speculation.pause_window = self.pause_window;
         if let Some(policy) = self.policy {
@@ -269,6 +286,24 @@ fn mix_caches(model: &mut ModelConfig) {
         attention.scale = (attention.head_dim as f32).powf(-0.5);
     }
     assert_eq!(model.kv_groups().len(), 2);
+}
+
+/// Gives every second layer 9 experts, of which a token goes through 3.
+fn mix_experts(model: &mut ModelConfig) {
+    model.load_format = LoadFormat::Dummy;
+    for layer in model.layers.iter_mut().skip(1).step_by(2) {
+        layer.mlp = Mlp::Experts(ExpertsSpec {
+            count: 9,
+            active: 3,
+            width: 44,
+            renormalized: true,
+            names: ExpertsNames {
+                router: "router".to_owned(),
+                experts: "experts".to_owned(),
+                expert: GatedMlpNames::default(),
+            },
+        });
+    }
 }
 
 /// Root folder of the repository.

@@ -12,14 +12,14 @@ use crate::{
     load::{idle, run},
     oracle::compare,
     requests::{Job, golden},
-    setup::{Algorithm, Setup, Shape},
+    setup::{Algorithm, Blocks, Setup, Shape},
 };
 
 /// Numbers of ranks, and of DP ranks among them.
-const SPLITS: [(usize, usize); 3] = [(1, 1), (2, 1), (2, 2)];
+pub const SPLITS: [(usize, usize); 3] = [(1, 1), (2, 1), (2, 2)];
 
 /// Returns requests that come one after the other. Pairs of them begin alike.
-fn jobs(count: usize, max_new_tokens: u32) -> Vec<Job> {
+pub fn jobs(count: usize, max_new_tokens: u32) -> Vec<Job> {
     let job = |number: usize| {
         let mut request = golden(&GOLDENS[number / 2]);
         if number % 2 == 1 {
@@ -41,7 +41,7 @@ fn jobs(count: usize, max_new_tokens: u32) -> Vec<Job> {
 
 fn plain((tp, dp): (usize, usize)) -> Setup {
     Setup {
-        two_caches: true,
+        blocks: Blocks::TwoCaches,
         dp,
         ..Setup::plain(Dtype::Float32, tp)
     }
@@ -51,19 +51,21 @@ fn finishes(found: &[Completion]) -> impl Iterator<Item = &Finish> {
     found.iter().filter_map(|found| found.finish.as_ref())
 }
 
-fn accepted_by(found: &[Completion]) -> u32 {
+/// Returns the number of accepted drafts.
+pub fn accepted_by(found: &[Completion]) -> u32 {
     let drafts = finishes(found).filter_map(|finish| finish.speculation.as_ref());
     drafts.map(|drafts| drafts.accepted_tokens()).sum()
 }
 
-fn same(what: &str, found: &[Completion], expected: &[Completion]) {
+/// Compares answers one by one.
+pub fn same(what: &str, found: &[Completion], expected: &[Completion]) {
     for (number, (found, expected)) in found.iter().zip(expected).enumerate() {
         compare(&format!("{what}, request {number}"), found, expected);
     }
 }
 
 /// Runs the jobs twice, the second time with cached prefixes, and compares both answers.
-fn answers(setup: &Setup, jobs: &[Job]) -> Vec<Completion> {
+pub fn answers(setup: &Setup, jobs: &[Job]) -> Vec<Completion> {
     let mut engine = setup.start();
     let cold = run("cold", &mut engine, jobs, |_| {});
     let warm = run("warm", &mut engine, jobs, |_| {});

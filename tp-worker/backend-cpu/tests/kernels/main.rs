@@ -6,6 +6,7 @@
 mod attention;
 mod collectives;
 mod crossing;
+mod experts;
 mod machine;
 mod matmul;
 mod moves;

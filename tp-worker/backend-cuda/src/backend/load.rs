@@ -19,6 +19,7 @@ impl CudaBackend {
         match format {
             WeightFormat::Float => self.load_floats(matrix),
             WeightFormat::Int8 | WeightFormat::Int4 => Err(formats::unserved()),
+            WeightFormat::Float32 => Err(formats::no_experts()),
         }
     }
 

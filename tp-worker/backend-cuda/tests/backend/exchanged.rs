@@ -38,6 +38,7 @@ fn pass(place: RankLayout) -> PassShape {
             scale: 1.0,
         }],
         products: Vec::new(),
+        experts: Vec::new(),
         gathered: gathered * ROWS * place.dp_ranks,
     }
 }

@@ -11,7 +11,8 @@ use crate::{
 };
 
 /// Returns the backend's names of the packed forms of a model that is loaded with
-/// `quantization`; `None` if the backend's matrices can't be saved.
+/// `quantization`; `None` if the backend's matrices can't be saved. A router is not among them:
+/// its form follows from its role, and has the version of the others.
 pub(crate) fn forms<B: Backend>(backend: &B, quantization: Quantization) -> Option<String> {
     let form = |role| backend.packed_form(WeightFormat::of(quantization, role));
     let projection = form(MatrixRole::Projection)?;
