@@ -124,7 +124,7 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
     report.note("load seconds", loaded.as_secs_f64());
     report.note(
         "weights GB read per decode step",
-        work.weights_read() * 1e-9,
+        work.weights_read(1) * 1e-9,
     );
     let traffic = match work.exceeds(bytes) {
         true => Traffic::Read,

@@ -54,7 +54,7 @@ impl CheckpointFormat {
     pub fn fp8(&self, role: MatrixRole) -> Option<&Fp8Checkpoint> {
         match (self, role) {
             (Self::Fp8(fp8), MatrixRole::Projection) => Some(fp8),
-            (Self::Floats, _) | (Self::Fp8(_), MatrixRole::Vocabulary) => None,
+            (Self::Floats, _) | (Self::Fp8(_), MatrixRole::Vocabulary | MatrixRole::Router) => None,
         }
     }
 }

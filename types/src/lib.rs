@@ -42,8 +42,8 @@ pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
 pub use kv::{KvGroup, KvSpec};
 pub use model::{
-    Architecture, AttentionNames, AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer,
-    Mlp, ModelConfig, Norms, RopeConfig, RopeScaling,
+    Architecture, AttentionNames, AttentionSpec, ExpertsNames, ExpertsSpec, GatedMlpNames,
+    GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, Norms, RopeConfig, RopeScaling,
 };
 pub use names::TensorNames;
 pub use reserve::ReserveConfig;

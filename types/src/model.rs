@@ -14,7 +14,7 @@ use crate::{
 };
 
 pub use mixer::{AttentionNames, AttentionSpec, Mixer, RopeConfig, RopeScaling};
-pub use mlp::{GatedMlpNames, GatedMlpSpec, Mlp};
+pub use mlp::{ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, Mlp};
 
 /// Names of a model family in `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,6 +9,9 @@ pub enum MatrixRole {
     Projection,
     /// One row per token of the vocabulary: embedding, output head or both.
     Vocabulary,
+    /// One row per expert of a mixture: its product with a row says which experts the row goes
+    /// through.
+    Router,
 }
 
 /// Format of one weight matrix on a device.
@@ -16,6 +19,8 @@ pub enum MatrixRole {
 pub enum WeightFormat {
     /// Floats of the type that the device multiplies in.
     Float,
+    /// 32-bit floats, multiplied with inputs that are not rounded.
+    Float32,
     /// 8-bit integers, with a 16-bit scale for every 128 values of a row.
     Int8,
     /// 4-bit integers, with a 5-bit multiplier for every 32 values of a row and a 12-bit scale
@@ -30,15 +35,17 @@ pub enum WeightFormat {
 }
 
 impl MatrixRole {
-    /// All roles.
-    pub const ALL: [Self; 2] = [Self::Projection, Self::Vocabulary];
+    /// Roles of the matrices that [`Quantization`] rounds, and that every model has.
+    pub const ROUNDED: [Self; 2] = [Self::Projection, Self::Vocabulary];
 }
 
 impl WeightFormat {
     /// Format of a matrix of `role` of floats in a model that is loaded with `quantization`. A
-    /// table of tokens bears less rounding than a layer, so it has at least 8 bits.
+    /// table of tokens bears less rounding than a layer, so it has at least 8 bits. A router is
+    /// never rounded: a small error would send a row to another expert.
     pub fn of(quantization: Quantization, role: MatrixRole) -> Self {
         match (quantization, role) {
+            (_, MatrixRole::Router) => Self::Float32,
             (Quantization::None, _) => Self::Float,
             (Quantization::Int4, MatrixRole::Projection) => Self::Int4,
             (Quantization::Int8, _) | (Quantization::Int4, MatrixRole::Vocabulary) => Self::Int8,

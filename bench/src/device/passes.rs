@@ -331,7 +331,7 @@ fn operations(model: &ModelConfig, tokens: usize, pairs: usize) -> f64 {
     let products = |layer: &LayerSpec| {
         let attention = layer.attention();
         let heads = 2 * (attention.heads + attention.kv_heads) * attention.head_dim;
-        model.hidden_size * (heads + layer.mlp.rows())
+        model.hidden_size * (heads + layer.mlp.active_rows())
     };
     let products: usize = model.layers.iter().map(products).sum();
     let scores = model.attentions().map(|layer| layer.heads * layer.head_dim);

@@ -41,7 +41,7 @@ impl<'a, B: Device> Products<'a, B> {
     /// Packs the weights.
     pub fn load(setup: &'a Setup, shape: &'a Shape, weights: Weights) -> anyhow::Result<Self> {
         let mut backend: B = setup.backend(weights)?;
-        let [projection, vocabulary] = MatrixRole::ALL.map(|role| weights.format(role));
+        let [projection, vocabulary] = MatrixRole::ROUNDED.map(|role| weights.format(role));
         let kinds = shape.layer();
         let mut layers = Vec::new();
         let mut bytes = 0;

@@ -2,17 +2,19 @@
 
 use std::num::NonZeroUsize;
 
-use lockstep_backend::{MatrixRole, MatrixShape, WeightFormat};
+use lockstep_backend::{DeviceMemory, MatrixRole, MatrixShape, WeightFormat};
 use lockstep_devices::{Arithmetic, DeviceOptions, device_memory};
-use lockstep_types::{AttentionSpec, Dtype, EngineConfig, LayerSpec, ModelConfig};
+use lockstep_types::{AttentionSpec, Dtype, EngineConfig, LayerSpec, Mlp, ModelConfig};
 
 use crate::roofline::Work;
 
 /// The facts of a loaded model that its steps' work depends on.
 pub struct Model {
     arithmetics: &'static [Arithmetic],
-    /// Bytes of the weights that each step reads.
+    /// Bytes of the weights that a step of many tokens reads.
     weights: f64,
+    /// The experts of each layer that has some.
+    experts: Vec<Experts>,
     /// Parameters of the matrices that every token is multiplied with.
     layers: f64,
     /// Parameters of the output head, for tokens whose logits are wanted.
@@ -21,6 +23,15 @@ pub struct Model {
     attention: Vec<Attention>,
     /// The most prompt tokens of a step.
     chunk: usize,
+}
+
+/// Experts of a layer.
+#[derive(Clone, Copy)]
+struct Experts {
+    /// Bytes of all of them.
+    bytes: f64,
+    /// Share of them that a token does not go through.
+    left: f64,
 }
 
 /// Attention of a layer.
@@ -91,6 +102,7 @@ impl Model {
         Self {
             arithmetics: arithmetics(config),
             weights: weight_bytes.saturating_sub(looked_up) as f64,
+            experts: experts(model, memory.as_ref()),
             layers: layers.sum::<usize>() as f64,
             head: table as f64,
             attention: model.attentions().map(attention).collect(),
@@ -108,9 +120,11 @@ impl Model {
         self.arithmetics
     }
 
-    /// Bytes of weights that a decode step reads.
-    pub fn weights_read(&self) -> f64 {
-        self.weights
+    /// Bytes of weights that a step of `tokens` tokens reads. Of experts these are the expected
+    /// bytes, if each token takes its experts by chance.
+    pub fn weights_read(&self, tokens: usize) -> f64 {
+        let left = |experts: &Experts| experts.bytes * experts.left.powf(tokens as f64);
+        self.weights - self.experts.iter().map(left).sum::<f64>()
     }
 
     /// Returns true if the weights are too large for most of them to be found in a cache.
@@ -122,7 +136,10 @@ impl Model {
     /// Work of taking in a prompt and putting out its first token. Weights are read once per
     /// chunk, and each token attends to the tokens before it.
     pub fn prefill(&self, tokens: usize) -> Work {
-        let chunks = tokens.div_ceil(self.chunk) as f64;
+        let weights = (0..tokens)
+            .step_by(self.chunk)
+            .map(|start| self.weights_read(self.chunk.min(tokens - start)));
+        let weights: f64 = weights.sum();
         // Later chunks read the keys and values of earlier ones from the cache.
         let starts = (0..tokens).step_by(self.chunk.min(tokens.max(1)));
         let layers = self.attention.iter();
@@ -132,7 +149,7 @@ impl Model {
             .sum();
         let pairs: f64 = layers.map(|layer| layer.pair * layer.pairs(tokens)).sum();
         Work {
-            bytes: chunks * self.weights + cached,
+            bytes: weights + cached,
             operations: 2.0 * (self.layers * tokens as f64 + self.head) + pairs,
         }
     }
@@ -140,6 +157,7 @@ impl Model {
     /// Work of `steps` decode steps of `batch` requests that begin with `context` tokens of
     /// prompt and the first token of output.
     pub fn decode(&self, batch: usize, context: usize, steps: usize) -> Work {
+        let weights = self.weights_read(batch);
         let (batch, rounds) = (batch as f64, steps as f64);
         // The new token's own keys are among the keys that its query sees.
         let positions = (1..=steps).map(|step| context + step);
@@ -149,10 +167,36 @@ impl Model {
             (read, scored) = (read + seen * layer.kv, scored + seen * layer.pair);
         }
         Work {
-            bytes: rounds * self.weights + batch * read,
+            bytes: rounds * weights + batch * read,
             operations: batch * (rounds * 2.0 * (self.layers + self.head) + scored),
         }
     }
+}
+
+/// The experts of a model's layers.
+fn experts(model: &ModelConfig, memory: &dyn DeviceMemory) -> Vec<Experts> {
+    let format = model.weight_format(MatrixRole::Projection);
+    let bytes = |rows, cols| {
+        let role = MatrixRole::Projection;
+        memory.matrix_bytes(MatrixShape {
+            rows,
+            cols,
+            role,
+            format,
+        })
+    };
+    let of_layer = |layer: &LayerSpec| match &layer.mlp {
+        Mlp::Gated(_) => None,
+        Mlp::Experts(spec) => {
+            let (hidden, width) = (model.hidden_size, spec.width);
+            let each = bytes(2 * width, hidden) + bytes(hidden, width);
+            Some(Experts {
+                bytes: spec.count as f64 * each as f64,
+                left: 1.0 - spec.active as f64 / spec.count as f64,
+            })
+        }
+    };
+    model.layers.iter().filter_map(of_layer).collect()
 }
 
 fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
@@ -162,17 +206,16 @@ fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
     ) {
         (WeightFormat::Int8 | WeightFormat::Int4, _) => &[Arithmetic::Int8Dot],
         (WeightFormat::Float, Dtype::Bfloat16) => &[Arithmetic::Bf16Dot, Arithmetic::F32Fma],
-        (WeightFormat::Float, Dtype::Float32) | (WeightFormat::Fp8 { .. }, _) => {
-            &[Arithmetic::F32Fma]
-        }
+        (WeightFormat::Float, Dtype::Float32)
+        | (WeightFormat::Float32 | WeightFormat::Fp8 { .. }, _) => &[Arithmetic::F32Fma],
     }
 }
 
-/// Parameters of a layer's four matrices.
+/// Parameters of a layer that a token is multiplied with.
 fn parameters(model: &ModelConfig, layer: &LayerSpec) -> usize {
     let attention = layer.attention();
     let heads = 2 * (attention.heads + attention.kv_heads);
-    model.hidden_size * (attention.head_dim * heads + layer.mlp.rows())
+    model.hidden_size * (attention.head_dim * heads + layer.mlp.active_rows())
 }
 
 #[cfg(test)]
@@ -184,6 +227,7 @@ mod tests {
         let model = Model {
             arithmetics: &[Arithmetic::F32Fma],
             weights: 1000.0,
+            experts: Vec::new(),
             layers: 400.0,
             head: 50.0,
             attention: vec![Attention {
@@ -235,5 +279,16 @@ mod tests {
         };
         assert_eq!(unchunked.prefill(9).bytes, 1000.0);
         assert!(unchunked.exceeds(2000) && !unchunked.exceeds(2001));
+        // One token reads a quarter of the experts, two read 7/16.
+        let mixture = Model {
+            experts: vec![Experts {
+                bytes: 800.0,
+                left: 0.75,
+            }],
+            ..unchunked
+        };
+        assert_eq!(mixture.decode(1, 0, 1).bytes, 1000.0 - 600.0 + 8.0);
+        assert_eq!(mixture.decode(2, 0, 3).bytes, 3.0 * 550.0 + 2.0 * 6.0 * 8.0);
+        assert_eq!(mixture.prefill(2).bytes, 550.0);
     }
 }

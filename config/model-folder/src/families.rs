@@ -2,12 +2,15 @@
 //! names of their tensors. A family is data alone: no device and no checkpoint is there yet.
 
 mod dense;
+mod experts;
 mod layer_types;
 mod llama;
 mod mistral;
+mod mixtral;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_moe;
 mod qwen_vl;
 mod rope;
 mod window;
@@ -40,9 +43,11 @@ pub(crate) struct Family {
 const SERVED: &[&Family] = &[
     &llama::FAMILY,
     &mistral::FAMILY,
+    &mixtral::FAMILY,
     &phi3::FAMILY,
     &qwen2::FAMILY,
     &qwen3::FAMILY,
+    &qwen3_moe::FAMILY,
 ];
 
 /// The family of the layers of EAGLE's heads, whatever their `config.json` names.

@@ -181,7 +181,7 @@ fn unserved(args: &ServeArgs, footprint: &dyn Footprint) -> Option<Unserved> {
     const OR_CPU: &str = "Leave it out, or give --device cpu";
     let parallel = &args.parallel;
     let quantization = format::quantization(args);
-    let weights = MatrixRole::ALL.into_iter().find_map(|role| {
+    let weights = MatrixRole::ROUNDED.into_iter().find_map(|role| {
         let format = WeightFormat::of(quantization, role);
         let served = footprint.serves_format(DeviceKind::Cuda, format, role);
         served.err()

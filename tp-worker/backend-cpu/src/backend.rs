@@ -5,9 +5,9 @@ mod fused;
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, Exchange, Groups, Holds, HostMatrix, InputLimits,
-    KvShape, Linear, MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel,
-    Rows, Scatter, WeightFormat,
+    AttentionShape, Axis, BackendError, Batch, Exchange, ExpertSpace, Experts, Groups, Holds,
+    HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops, Owners, Passes, RmsNorm,
+    RopeTable, RowParallel, Rows, Scatter, WeightFormat,
 };
 use lockstep_collective::Collective;
 use lockstep_types::Dtype;
@@ -42,6 +42,8 @@ pub struct CpuBackend {
     attention: Attention,
     /// Packed inputs of the current matrix product.
     packed: Buffer<u32>,
+    /// Routes of the current mixture of experts.
+    routing: Buffer<u32>,
     allocated: CpuAllocated,
     /// Number of passes that were staged.
     staged: u64,
@@ -68,6 +70,7 @@ impl CpuBackend {
             collectives: Collectives::new(groups),
             attention: Attention::new(threads),
             packed: Buffer::empty(),
+            routing: Buffer::empty(),
             allocated: CpuAllocated::default(),
             staged: 0,
         })
@@ -75,7 +78,8 @@ impl CpuBackend {
 
     /// Bytes allocated so far, including buffers that were given back since.
     pub fn allocated(&self) -> CpuAllocated {
-        let scratch = self.packed.bytes() + self.attention.bytes() + self.collectives.bytes();
+        let products = self.packed.bytes() + self.routing.bytes();
+        let scratch = products + self.attention.bytes() + self.collectives.bytes();
         CpuAllocated {
             scratch: scratch as u64,
             ..self.allocated
@@ -265,6 +269,16 @@ impl Ops for CpuBackend {
         let (pool, gate_up) = (&mut self.pool, gate_up.values());
         activation::silu_mul(pool, self.isa, gate_up, width, out.values_mut());
     }
+    fn experts(
+        &mut self,
+        x: &CpuTensor,
+        scores: &mut CpuTensor,
+        w: Experts<'_, CpuMatrix>,
+        space: ExpertSpace<'_, CpuTensor>,
+        out: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        self.mix_experts(x, scores, w, space, out)
+    }
     fn gather_rows(&mut self, x: &CpuTensor, rows: Rows<'_, CpuInputs>, out: &mut CpuTensor) {
         let rows = match rows {
             Rows::Wanted(inputs, range) => &inputs.wanted[range],
@@ -325,6 +339,16 @@ impl Exchange for CpuBackend {
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
         self.fused_scatter(x, w, scatter, residual, norm, out)
+    }
+    fn scatter_add_rms_norm(
+        &mut self,
+        axis: Axis,
+        scatter: Scatter<'_, CpuTensor>,
+        residual: &mut CpuTensor,
+        norm: RmsNorm<'_, CpuVector>,
+        out: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        self.scatter_sum(axis, scatter, residual, norm, out)
     }
     fn all_gather_rows(
         &mut self,

@@ -103,19 +103,35 @@ impl Collectives {
         rows: &[Range<usize>],
         mut norm: AddNorm<'_>,
     ) -> Result<(), BackendError> {
+        let width = norm.weight.len();
+        let Self { groups, ranges, .. } = self;
+        let collective = groups.of(axis);
+        let length = scratch.len();
+        if length > collective.parts_capacity() {
+            product(pool, scratch);
+            return self.scatter_product(axis, pool, isa, scratch, rows, norm);
+        }
+        product(pool, collective.sum_buffer(length)?);
+        host::elements_of(ranges, rows, width, &(0..length));
+        let parts = collective.reduce_scatter_parts(length, ranges)?;
+        norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut norm);
+        Ok(())
+    }
+
+    /// Does the work of [`Self::scatter_add_rms_norm`] with a product that is there.
+    pub(crate) fn scatter_product(
+        &mut self,
+        axis: Axis,
+        pool: &mut Pool,
+        isa: Isa,
+        scratch: &mut [f32],
+        rows: &[Range<usize>],
+        mut norm: AddNorm<'_>,
+    ) -> Result<(), BackendError> {
         let (rank, width) = (self.groups.rank_and_size(axis).0, norm.weight.len());
         let Self { groups, ranges, .. } = self;
         let collective = groups.of(axis);
-        let (length, capacity) = (scratch.len(), collective.parts_capacity());
-        if length <= capacity {
-            product(pool, collective.sum_buffer(length)?);
-            host::elements_of(ranges, rows, width, &(0..length));
-            let parts = collective.reduce_scatter_parts(length, ranges)?;
-            norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut norm);
-            return Ok(());
-        }
-        product(pool, scratch);
-        let chunk = capacity / width * width;
+        let chunk = collective.parts_capacity() / width * width;
         if chunk == 0 {
             // Not even one row fits in a transfer.
             collective.all_reduce_sum(scratch)?;

@@ -1,15 +1,17 @@
 //! Computes the memory that a backend takes, before there is one.
 
-use lockstep_backend::{DeviceMemory, Holds, InputLimits, KvShape, MatrixShape, PassShape};
+use lockstep_backend::{
+    DeviceMemory, ExpertsShape, Holds, InputLimits, KvShape, MatrixShape, PassShape,
+};
 use lockstep_types::Dtype;
 
-use crate::attention;
 use crate::formats;
 use crate::gemm::scratch_words;
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::grown;
 use crate::options::CpuOptions;
+use crate::{attention, experts};
 
 /// Bytes that a [`crate::CpuBackend`] of these settings allocates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,13 +85,28 @@ impl DeviceMemory for CpuMemory {
                 [matrix.rows, matrix.cols],
             ))
         };
+        let packed_of_experts = |(rows, experts): &(usize, ExpertsShape)| {
+            let shapes = [experts.gate_up, experts.down];
+            let matrices = shapes.map(|shape| (formats::of(self.dtype, shape.format), shape));
+            let choices = rows.saturating_mul(experts.active);
+            grown(experts::packed_words(self.isa, choices, matrices))
+        };
+        let routes = |(rows, experts): &(usize, ExpertsShape)| {
+            let ExpertsShape { count, active, .. } = *experts;
+            grown(experts::routing_words(*rows, count, active))
+        };
         let most = |size: &dyn Fn(&PassShape) -> usize| passes.iter().map(size).max().unwrap_or(0);
-        let products = most(&|pass| pass.products.iter().map(packed).max().unwrap_or(0));
+        let products = most(&|pass| {
+            let products = pass.products.iter().map(packed);
+            let experts = pass.experts.iter().map(packed_of_experts);
+            products.chain(experts).max().unwrap_or(0)
+        });
+        let routes = most(&|pass| pass.experts.iter().map(routes).max().unwrap_or(0));
         let partials = most(&|pass| attention::most_partials(self.threads, pass));
         let gathered = most(&|pass| pass.gathered);
         let shapes = passes.iter().flat_map(|pass| &pass.attention);
         let attention = attention::scratch_bytes(shapes);
-        [products, partials, gathered]
+        [products, routes, partials, gathered]
             .into_iter()
             .map(words)
             .fold((self.threads * attention) as u64, u64::saturating_add)

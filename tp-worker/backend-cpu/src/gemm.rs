@@ -17,6 +17,7 @@ mod avx512;
 mod avx512_bf16;
 mod cut;
 mod fp8;
+mod grouped;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod prefetch;
@@ -27,6 +28,8 @@ mod sum_buffers;
 mod tile;
 mod tiles;
 mod widen;
+
+use std::ops::Range;
 
 use lockstep_backend::BackendError;
 
@@ -45,6 +48,7 @@ pub(crate) use fp8::{
     CODE_SCALE as FP8_CODE_SCALE, MOST_SCALES as FP8_MOST_SCALES, RUN as FP8_RUN,
     place as fp8_place, select as fp8, step_words as fp8_step_words, widening as fp8_widening,
 };
+pub(crate) use grouped::{Groups, Inputs, Scratch, grouped_matmul, grouped_words};
 pub(crate) use prefetch::Ahead;
 use product::Product;
 pub(crate) use quantized::{INT4_WORDS, INT8_WORDS, describe as describe_quantized, int4, int8};
@@ -144,10 +148,8 @@ fn pack_rows(
         let words = input.len(columns.start) * count..input.len(columns.end) * count;
         // SAFETY: each unit is packed once, and units' words are disjoint.
         let out = unsafe { out.slice(start + words.start..start + words.end) };
-        for row in 0..count {
-            let values = &x[(first + row) * width..(first + row + 1) * width];
-            pack_row(isa, input, &values[columns.clone()], out, row, count);
-        }
+        let rows = (first..first + count).map(|row| &x[row * width..(row + 1) * width]);
+        pack_block(isa, input, rows, &columns, out);
     };
     let units = rows.div_ceil(height) * parts;
     let (words, out) = (out.len(), Shared::new(out));
@@ -155,6 +157,20 @@ fn pack_rows(
         return (0..units).for_each(|unit| pack(unit, &out));
     }
     pool.for_chunks(units, |_, unit| pack(unit, &out));
+}
+
+/// Packs `columns` of the rows of a block.
+fn pack_block<'x>(
+    isa: Isa,
+    input: Input,
+    rows: impl ExactSizeIterator<Item = &'x [f32]>,
+    columns: &Range<usize>,
+    out: &mut [u32],
+) {
+    let count = rows.len();
+    for (row, values) in rows.enumerate() {
+        pack_row(isa, input, &values[columns.clone()], out, row, count);
+    }
 }
 
 #[cfg(test)]

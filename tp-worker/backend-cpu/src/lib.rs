@@ -13,6 +13,7 @@ mod attention;
 mod backend;
 mod collectives;
 mod exp;
+mod experts;
 mod footprint;
 mod formats;
 mod gemm;

@@ -55,6 +55,24 @@ impl<'a, T> Shared<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
+    /// The elements of `range`, to be shared by their own places. Places of both lists may be
+    /// the same elements.
+    ///
+    /// # Panics
+    /// Panics when `range` is out of bounds.
+    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "part lies outside"
+        );
+        Self {
+            // SAFETY: in bounds, as was just checked.
+            start: unsafe { self.start.add(range.start) },
+            len: range.len(),
+            borrow: std::marker::PhantomData,
+        }
+    }
+
     /// Elements.
     pub(crate) fn len(&self) -> usize {
         self.len

@@ -198,6 +198,7 @@ mod tests {
                 (9, matrix(PIECE, MatrixRole::Projection)),
                 (3, matrix(head, MatrixRole::Vocabulary)),
             ],
+            experts: Vec::new(),
             gathered,
         };
         let bytes = |passes: &[_], ranks| {

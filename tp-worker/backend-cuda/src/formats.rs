@@ -48,17 +48,26 @@ impl Loaders {
         match format {
             WeightFormat::Float => self.floats.load(device, matrix),
             WeightFormat::Int8 | WeightFormat::Int4 | WeightFormat::Fp8 { .. } => Err(unserved()),
+            WeightFormat::Float32 => Err(no_experts()),
         }
     }
 }
 
+const NO_EXPERTS: &str = "mixtures of experts run on processors alone";
+
 /// See [`lockstep_backend::Memory::serves_format`].
-pub(crate) fn serves(format: WeightFormat, _: MatrixRole) -> Result<(), &'static str> {
-    match format {
-        WeightFormat::Float => Ok(()),
-        WeightFormat::Int8 | WeightFormat::Int4 => Err("GPUs have no quantized weights"),
-        WeightFormat::Fp8 { .. } => Err("GPUs have no FP8 weights"),
+pub(crate) fn serves(format: WeightFormat, role: MatrixRole) -> Result<(), &'static str> {
+    match (format, role) {
+        (WeightFormat::Float32, _) | (_, MatrixRole::Router) => Err(NO_EXPERTS),
+        (WeightFormat::Float, _) => Ok(()),
+        (WeightFormat::Int8 | WeightFormat::Int4, _) => Err("GPUs have no quantized weights"),
+        (WeightFormat::Fp8 { .. }, _) => Err("GPUs have no FP8 weights"),
     }
+}
+
+/// The error for the router of a mixture of experts.
+fn no_experts() -> CudaError {
+    CudaError::Unsupported(format!("{NO_EXPERTS}: give --device cpu"))
 }
 
 /// The error for a matrix in a format that is not served.

@@ -12,6 +12,8 @@
 /// | `head_norm`, `rope` | sums | sums, in place |
 /// | `attention`, `attend` | sums (`qkv`) | operands |
 /// | `silu_mul`, `gated_matmul` | operands (`x`), sums (`gate_up`) | operands |
+/// | `experts` | operands (`x`, `activated`), sums (`scores`, `gate_up`, `products`) | sums (`out`) |
+/// | `scatter_add_rms_norm` | sums (`residual`, `product`) | sums (`residual`), operands (`out`) |
 /// | `all_reduce` | sums | sums |
 /// | `all_gather_rows` | operands | operands |
 /// | `gather_to_host` | logits | |

@@ -36,9 +36,35 @@ pub struct Scatter<'a, T> {
     /// Rows of the sum that each rank takes, equal on all ranks. Several ranks may take the
     /// same rows.
     pub rows: &'a [Range<usize>],
-    /// Space for this rank's part of the sum, with all rows. Its content afterwards is
+    /// This rank's part of the sum with all rows, or space for it. Its content afterwards is
     /// unspecified.
     pub product: &'a mut T,
+}
+
+/// A mixture of experts (Shazeer et al., arXiv:1701.06538), each of which is a gated MLP without
+/// biases. All experts are alike in shape and format.
+#[derive(Debug)]
+pub struct Experts<'a, M> {
+    /// Number of experts that each row goes through, at most the number of all.
+    pub active: usize,
+    /// True if the weights of a row's experts are divided by their sum.
+    pub renormalized: bool,
+    /// Gate rows, then up rows of each expert, `[2·m, in]`.
+    pub gate_up: &'a [M],
+    /// Projection behind the activation of each expert, `[out, m]`.
+    pub down: &'a [M],
+}
+
+/// Space of a mixture of experts over `n` rows. The content of all of it is unspecified
+/// afterwards. `T` are a device's activations.
+#[derive(Debug)]
+pub struct ExpertSpace<'a, T> {
+    /// Gate and up projections, `[n·active, 2·m]`.
+    pub gate_up: &'a mut T,
+    /// Product of the activated gate and up, `[n·active, m]`.
+    pub activated: &'a mut T,
+    /// Results of the experts, `[n·active, out]`.
+    pub products: &'a mut T,
 }
 
 /// A root-mean-square norm (Zhang & Sennrich, arXiv:1910.07467).
@@ -79,6 +105,12 @@ impl<M, V> Clone for RowParallel<'_, M, V> {
     }
 }
 impl<M, V> Copy for RowParallel<'_, M, V> {}
+impl<M> Clone for Experts<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M> Copy for Experts<'_, M> {}
 impl<V> Clone for RmsNorm<'_, V> {
     fn clone(&self) -> Self {
         *self

@@ -15,6 +15,19 @@ pub struct MatrixShape {
     pub format: WeightFormat,
 }
 
+/// The experts of a layer, by their sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertsShape {
+    /// Number of experts.
+    pub count: usize,
+    /// Number of experts that each row goes through.
+    pub active: usize,
+    /// Gate and up of one expert.
+    pub gate_up: MatrixShape,
+    /// Projection behind the activation of one expert.
+    pub down: MatrixShape,
+}
+
 /// The largest pass of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PassShape {
@@ -26,6 +39,9 @@ pub struct PassShape {
     pub attention: Vec<AttentionShape>,
     /// Products: number of rows of activations, and the matrix.
     pub products: Vec<(usize, MatrixShape)>,
+    /// Mixtures of experts: number of rows of activations, and the experts, each size of the
+    /// layers once.
+    pub experts: Vec<(usize, ExpertsShape)>,
     /// Most elements, of all ranks together, that [`crate::Exchange::gather_to_host`] brings to
     /// this rank; 0 on a rank that gets none.
     pub gathered: usize,

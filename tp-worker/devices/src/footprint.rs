@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lockstep_backend::DeviceMemory;
-use lockstep_model::{rank_attentions, rank_memory, shared_part};
+use lockstep_model::{matrix_formats, rank_attentions, rank_memory, shared_part};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
     DeviceKind, DeviceRoom, EngineShape, Footprint, MatrixRole, ModelConfig, RankMemory,
@@ -32,12 +32,6 @@ impl Footprint for DeviceFootprint {
     }
 
     fn serves(&self, engine: &EngineShape<'_>) -> Result<(), String> {
-        let draft = engine.speculation.draft.as_ref().map(|draft| &draft.model);
-        for model in [engine.model].into_iter().chain(draft) {
-            for role in MatrixRole::ALL {
-                self.serves_format(engine.device.kind, model.weight_format(role), role)?;
-            }
-        }
         let served = Registry::empty().run(engine.device.kind, Serves(engine));
         served.map_err(|error| error.to_string())
     }
@@ -100,7 +94,7 @@ impl OnDevice for Collectives<'_> {
     }
 }
 
-/// Asks if a device serves the heads of target and draft.
+/// Asks if a device serves the matrices and the heads of target and draft.
 struct Serves<'a>(&'a EngineShape<'a>);
 
 impl OnDevice for Serves<'_> {
@@ -113,6 +107,9 @@ impl OnDevice for Serves<'_> {
         // A draft runs on one rank.
         let models = [(engine.model, engine.attn_tp_size())].into_iter();
         for (model, ranks) in models.chain(draft.map(|draft| (draft, 1))) {
+            for (format, role) in matrix_formats(model) {
+                B::serves_format(format, role).map_err(|why| DeviceError::new(Unserved(why)))?;
+            }
             for shape in rank_attentions(model, ranks) {
                 B::serves(&options, &shape, engine.kv_dtype)?;
             }
@@ -120,6 +117,11 @@ impl OnDevice for Serves<'_> {
         Ok(())
     }
 }
+
+/// The reason why a device does not serve a matrix.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unserved(&'static str);
 
 /// Query if a device serves a format for matrices of a role.
 struct ServesFormat(WeightFormat, MatrixRole);

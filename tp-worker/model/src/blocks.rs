@@ -18,7 +18,7 @@ pub(crate) use boundary::{AllRows, Boundary, MlpOperands};
 pub(crate) use layer::{Layer, LayerBuffers, Variants};
 pub(crate) use linear::Linear;
 pub(crate) use mixer::{Mixer, MixerBuffers, MixerVariants, attention_shapes};
-pub(crate) use mlp::{Mlp, MlpBuffers, MlpVariants};
+pub(crate) use mlp::{Mlp, MlpBuffers, MlpVariants, expert_shapes};
 pub(crate) use norm::Norm;
 pub(crate) use place::{LayerContext, LayerPlace};
 pub use rope::rope_table;

@@ -20,7 +20,7 @@ mod split;
 pub use blocks::{cache::ModelCache, rope_table};
 pub use checkpoint::{FileAccess, HostTensor, LoadPhase, LoadProgress, Safetensors};
 pub use error::ModelError;
-pub use models::{CaptureSpec, Exit, Schedule, parameters, shared_part};
+pub use models::{CaptureSpec, Exit, Schedule, matrix_formats, parameters, shared_part};
 pub use runner::{
     DraftPasses, DraftStaged, EagleHead, FeatureWindow, ForwardLimits, HiddenSource, LoadOptions,
     LogitBlock, LogitSink, Staged, Tables, Transformer, WeightOrigin, WholeTables, rank_attentions,

@@ -49,11 +49,13 @@ static COUNTING: Counting = Counting;
 fn a_pass_allocates_nothing() {
     let text: Vec<u32> = (0..40).collect();
     let page = |page: usize| page as u32;
-    for (compute, dtype) in [
-        (Dtype::Float32, KvCacheDtype::Float32),
-        (Dtype::Bfloat16, KvCacheDtype::Bfloat16),
+    for (name, compute, dtype) in [
+        ("qwen3", Dtype::Float32, KvCacheDtype::Float32),
+        ("qwen3", Dtype::Bfloat16, KvCacheDtype::Bfloat16),
+        ("qwen3_moe", Dtype::Float32, KvCacheDtype::Float32),
+        ("qwen3_moe", Dtype::Bfloat16, KvCacheDtype::Bfloat16),
     ] {
-        let model = lockstep_model_folder::load(&fixture("qwen3")).unwrap();
+        let model = lockstep_model_folder::load(&fixture(name)).unwrap();
         let mut backend = cpu(compute);
         let limits = ForwardLimits {
             max_tokens: 32,
@@ -92,7 +94,11 @@ fn a_pass_allocates_nothing() {
                 *round += ALLOCATIONS.get() - before;
             }
         }
-        assert_eq!(rounds[1], 0, "{compute:?} allocated {} times", rounds[1]);
+        assert_eq!(
+            rounds[1], 0,
+            "{name} {compute:?} allocated {} times",
+            rounds[1]
+        );
         assert!(ALLOCATIONS.get() > 0, "the counter counts");
     }
 }
@@ -100,21 +106,21 @@ fn a_pass_allocates_nothing() {
 /// A pass over the rows of several DP ranks allocates nothing, on idle ranks too.
 #[test]
 fn a_pass_of_several_dp_ranks_allocates_nothing() {
-    for (tp_size, dp_size) in [(2, 2), (4, 2)] {
+    for (name, tp_size, dp_size) in [("qwen3", 2, 2), ("qwen3", 4, 2), ("mixtral", 2, 2)] {
         std::thread::scope(|scope| {
             for group in local_group(tp_size) {
                 scope.spawn(move || {
                     let groups = Groups::form(Box::new(group), dp_size).unwrap();
-                    count_on_a_rank(on(groups, Dtype::Bfloat16), dp_size);
+                    count_on_a_rank(name, on(groups, Dtype::Bfloat16), dp_size);
                 });
             }
         });
     }
 }
 
-fn count_on_a_rank(mut backend: CpuBackend, dp_size: usize) {
+fn count_on_a_rank(name: &str, mut backend: CpuBackend, dp_size: usize) {
     let at = Topology::of(&backend, Axis::World);
-    let model = lockstep_model_folder::load(&fixture("qwen3")).unwrap();
+    let model = lockstep_model_folder::load(&fixture(name)).unwrap();
     let limits = ForwardLimits {
         max_tokens: 32,
         requests: 1,

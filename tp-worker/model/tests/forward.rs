@@ -12,7 +12,7 @@ mod unlike;
 use lockstep_backend::Axis;
 use lockstep_collective::Single;
 use lockstep_model::{ForwardLimits, LoadOptions, LogitBlock, ModelCache, ModelError, Transformer};
-use lockstep_types::{KvCacheDtype, ModelConfig};
+use lockstep_types::{ExpertsSpec, KvCacheDtype, Mlp, ModelConfig};
 use naive::Naive;
 use pass::{Pass, fixture};
 
@@ -193,40 +193,76 @@ fn batches_beyond_the_limits_are_errors() {
 /// The files must have the tensors and shapes that config.json promises.
 #[test]
 fn files_that_contradict_the_configuration_are_errors() {
-    let load = |change: fn(&mut ModelConfig)| {
-        let mut model = lockstep_model_folder::load(&fixture("llama")).unwrap();
-        change(&mut model);
-        let mut backend = Naive::new(Box::new(Single::new()));
-        let limits = ForwardLimits {
-            max_tokens: 1,
-            requests: 1,
-            positions: 1,
-            groups: 1,
-            page_size: 1,
-            tree_nodes: 1,
-            logit_block_rows: 1,
-            max_commit: 0,
-        };
-        Transformer::load(
-            &mut backend,
-            &model,
-            LoadOptions::new(Axis::World, limits),
-            &mut |_| {},
-        )
-        .err()
-    };
+    let load = |change: fn(&mut ModelConfig)| error_of("llama", change);
     assert!(load(|_| {}).is_none());
-    let bias = load(|model| model.layers[0].attention_mut().qkv_bias = true)
-        .unwrap()
-        .to_string();
+    let bias = load(|model| model.layers[0].attention_mut().qkv_bias = true).unwrap();
     assert!(bias.contains("layers.0.self_attn.q_proj.bias"), "{bias}");
-    let shape = load(|model| model.vocab_size += 1).unwrap().to_string();
+    let shape = load(|model| model.vocab_size += 1).unwrap();
     assert!(
         shape.contains("embed_tokens") && shape.contains("[332, 64]"),
         "{shape}"
     );
-    let layers = load(|model| model.layers.push(model.layers[0].clone()))
-        .unwrap()
-        .to_string();
+    let layers = load(|model| model.layers.push(model.layers[0].clone())).unwrap();
     assert!(layers.contains("layers.3."), "{layers}");
+}
+
+/// A router has a row for each expert, and each expert has its tensors.
+#[test]
+fn numbers_and_widths_of_experts_that_lie_are_errors() {
+    let load = |change: &dyn Fn(&mut ExpertsSpec)| {
+        error_of("qwen3_moe", |model| {
+            for layer in &mut model.layers {
+                if let Mlp::Experts(experts) = &mut layer.mlp {
+                    change(experts);
+                }
+            }
+        })
+    };
+    assert!(load(&|_| {}).is_none());
+    let changes: [(&dyn Fn(&mut ExpertsSpec), _, _); 4] = [
+        (
+            &|experts| experts.count += 1,
+            "layers.0.mlp.gate.weight",
+            "[10, 80]",
+        ),
+        (
+            &|experts| experts.count -= 1,
+            "layers.0.mlp.gate.weight",
+            "[8, 80]",
+        ),
+        (
+            &|experts| experts.width += 1,
+            "layers.0.mlp.experts.0.gate_proj.weight",
+            "[29, 80]",
+        ),
+        (
+            &|experts| "experts".clone_into(&mut experts.names.experts),
+            "layers.0.experts.0.gate_proj.weight",
+            "[28, 80]",
+        ),
+    ];
+    for (change, tensor, shape) in changes {
+        let error = load(change).unwrap();
+        assert!(error.contains(tensor) && error.contains(shape), "{error}");
+    }
+}
+
+/// Returns the error of loading a fixture after a change of its description.
+fn error_of(name: &str, change: impl Fn(&mut ModelConfig)) -> Option<String> {
+    let mut model = lockstep_model_folder::load(&fixture(name)).unwrap();
+    change(&mut model);
+    let mut backend = Naive::new(Box::new(Single::new()));
+    let limits = ForwardLimits {
+        max_tokens: 1,
+        requests: 1,
+        positions: 1,
+        groups: 1,
+        page_size: 1,
+        tree_nodes: 1,
+        logit_block_rows: 1,
+        max_commit: 0,
+    };
+    let options = LoadOptions::new(Axis::World, limits);
+    let loaded = Transformer::load(&mut backend, &model, options, &mut |_| {});
+    loaded.err().map(|error| error.to_string())
 }

@@ -94,8 +94,14 @@ fn a_second_start_reads_what_the_first_packed() {
 
 #[test]
 fn every_rank_has_a_file_of_its_own() {
+    for name in ["qwen3", "qwen3_moe"] {
+        ranks_have_files(name);
+    }
+}
+
+fn ranks_have_files(name: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let model = lockstep_model_folder::load(&fixture("qwen3")).unwrap();
+    let model = lockstep_model_folder::load(&fixture(name)).unwrap();
     let mut files: Vec<_> = [(0, 1), (0, 2), (1, 2)]
         .into_iter()
         .flat_map(|(rank, size)| {

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum Mlp {
     /// `down(silu(gate(x)) · up(x))`.
     Gated(GatedMlpSpec),
+    /// Mixture of experts: a sum over the few gated MLPs that a router chooses for a position.
+    Experts(ExpertsSpec),
 }
 
 /// Sizes of a gated MLP.
@@ -45,11 +47,40 @@ impl Default for GatedMlpNames {
     }
 }
 
+/// Sizes of a mixture of experts, each of which is a gated MLP without biases. A softmax over the
+/// router's scores of all experts gives their weights.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExpertsSpec {
+    /// Number of experts.
+    pub count: usize,
+    /// Number of experts that a position goes through.
+    pub active: usize,
+    /// Columns between the projections of one expert.
+    pub width: usize,
+    /// True if the weights of a position's experts are divided by their sum.
+    pub renormalized: bool,
+    /// Names of the tensors.
+    pub names: ExpertsNames,
+}
+
+/// Names of the tensors of a mixture of experts, as [`crate::TensorNames`] says. The tensors of
+/// an expert stand below the experts' prefix and the expert's number: "mlp.experts.7.down_proj".
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertsNames {
+    /// Router, with a row for each expert.
+    pub router: String,
+    /// Prefix of all experts.
+    pub experts: String,
+    /// Names below an expert's number.
+    pub expert: GatedMlpNames,
+}
+
 impl Mlp {
     /// Returns the number of columns between the projections, which ranks divide.
     pub fn width(&self) -> usize {
         match self {
             Self::Gated(gated) => gated.width,
+            Self::Experts(experts) => experts.width,
         }
     }
 
@@ -58,6 +89,16 @@ impl Mlp {
     pub fn rows(&self) -> usize {
         match self {
             Self::Gated(gated) => 3 * gated.width,
+            Self::Experts(experts) => experts.count * (3 * experts.width + 1),
+        }
+    }
+
+    /// Returns the number of rows that a position is multiplied with: [`Self::rows`] without those
+    /// of experts that the position does not go through.
+    pub fn active_rows(&self) -> usize {
+        match self {
+            Self::Gated(_) => self.rows(),
+            Self::Experts(experts) => 3 * experts.active * experts.width + experts.count,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Layers of grouped-query attention and a gated MLP, alike but for their rotary embedding and
-//! their window.
+//! Layers of grouped-query attention, alike but for their rotary embedding, their window and
+//! their MLP.
 
 use lockstep_types::{
     AttentionNames, AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp,
@@ -15,7 +15,7 @@ const DEEPEST_MODEL: usize = 10_000;
 /// Keys for the number of a layer's experts.
 const EXPERTS: [&str; 3] = ["num_local_experts", "num_experts", "n_routed_experts"];
 
-/// Properties that differ between families of such models.
+/// Properties of attention and of gated MLPs that differ between families of such models.
 pub(super) struct Dense {
     /// True if q, k and v have biases that `config.json` does not mention.
     pub qkv_bias: bool,
@@ -42,7 +42,7 @@ impl Dense {
         mlp_names: GatedMlpNames::default,
     };
 
-    /// Reads the layers.
+    /// Reads layers that all have the same gated MLP.
     ///
     /// # Errors
     /// [`ModelConfigError`]: a key is missing or damaged, or asks for a feature that the family
@@ -51,10 +51,36 @@ impl Dense {
         for key in EXPERTS {
             // Without experts the model is a dense one.
             if config.get(key).is_some_and(|experts| experts != 0) {
-                let remedy = "mixtures of experts are not served; use a dense model";
+                let remedy = "the family has no experts; use a dense model";
                 return Err(config.unsupported(key, remedy));
             }
         }
+        let mlp = self.gated(config)?;
+        self.layers_with(config, |_| mlp.clone())
+    }
+
+    /// Reads the gated MLP of dense layers.
+    ///
+    /// # Errors
+    /// [`ModelConfigError`]: a key is missing or damaged.
+    pub fn gated(&self, config: &Raw) -> Result<Mlp, ModelConfigError> {
+        Ok(Mlp::Gated(GatedMlpSpec {
+            width: config.required("intermediate_size")?,
+            bias: config.flag("mlp_bias", false)?,
+            names: (self.mlp_names)(),
+        }))
+    }
+
+    /// Reads layers whose MLPs are `mlp` of their numbers.
+    ///
+    /// # Errors
+    /// [`ModelConfigError`]: a key is missing or damaged, or asks for a feature that the family
+    /// does not have.
+    pub fn layers_with(
+        &self,
+        config: &Raw,
+        mlp: impl Fn(usize) -> Mlp,
+    ) -> Result<Vec<LayerSpec>, ModelConfigError> {
         for key in self.no_bias {
             if config.flag(key, false)? {
                 return Err(config.unsupported(key, "the family has no such bias; remove the key"));
@@ -67,10 +93,8 @@ impl Dense {
             kv_heads(config, heads)?,
             head_dim(config, hidden_size, heads)?,
         );
-        let width = config.required("intermediate_size")?;
-        let mlp_bias = config.flag("mlp_bias", false)?;
         let rms_norm_eps = rms_norm_eps(config)?;
-        let layer = |rope, window| LayerSpec {
+        let layer = |number, rope, window| LayerSpec {
             mixer: Mixer::Attention(AttentionSpec {
                 window,
                 rope,
@@ -80,20 +104,16 @@ impl Dense {
                 names: (self.attention_names)(),
                 ..AttentionSpec::dense(heads, kv_heads, head_dim)
             }),
-            mlp: Mlp::Gated(GatedMlpSpec {
-                width,
-                bias: mlp_bias,
-                names: (self.mlp_names)(),
-            }),
+            mlp: mlp(number),
             norms: Norms::Before,
             rms_norm_eps,
         };
         let depth = depth(config)?;
         let types = layer_types::read(config, depth)?;
         let windows = self.windows.read(config, depth)?;
-        let layers = types.into_iter().zip(windows);
+        let layers = types.into_iter().zip(windows).enumerate();
         layers
-            .map(|(kind, window)| Ok(layer(rope::read(config, kind)?, window)))
+            .map(|(number, (kind, window))| Ok(layer(number, rope::read(config, kind)?, window)))
             .collect()
     }
 }
@@ -131,7 +151,7 @@ fn head_dim(config: &Raw, hidden_size: usize, heads: usize) -> Result<usize, Mod
 ///
 /// # Errors
 /// [`ModelConfigError`]: the key is missing, or the number is larger than any model's.
-fn depth(config: &Raw) -> Result<usize, ModelConfigError> {
+pub(super) fn depth(config: &Raw) -> Result<usize, ModelConfigError> {
     const KEY: &str = "num_hidden_layers";
     let layers = config.required(KEY)?;
     if layers > DEEPEST_MODEL {

@@ -12,7 +12,7 @@ fn all_families_are_named_for_people() {
         assert!(all.contains(family.class_name), "{all}");
     }
     assert!(all.starts_with("LlamaForCausalLM, "), "{all}");
-    assert!(all.contains(" and Qwen3ForCausalLM, and text"), "{all}");
+    assert!(all.contains(" and Qwen3MoeForCausalLM, and text"), "{all}");
     assert!(all.contains("LlavaForConditionalGeneration"), "{all}");
 }
 

@@ -18,6 +18,8 @@ pub(super) enum Windows {
     Never,
     /// All layers have the window `sliding_window`, if there is one.
     Always,
+    /// All layers have the window `sliding_window` if `use_sliding_window` is set.
+    IfUsed,
     /// Qwen's: the layers of which `layer_types` says so have the window `sliding_window`, if
     /// `use_sliding_window` is set. Without `layer_types` they are those from
     /// `max_window_layers` on.
@@ -38,6 +40,7 @@ impl Windows {
         let slides = match self {
             Self::Never => vec![false; depth],
             Self::Always => vec![true; depth],
+            Self::IfUsed => vec![config.flag(USED, false)?; depth],
             Self::Chosen => chosen(config, depth)?,
         };
         if !slides.contains(&true) {

@@ -67,7 +67,9 @@ fn families_differ_in_what_they_leave_unsaid() {
         "LlamaForCausalLM",
         json!({"attention_bias": true, "mlp_bias": true}),
     );
-    let Mlp::Gated(mlp) = &llama.layers[1].mlp;
+    let Mlp::Gated(mlp) = &llama.layers[1].mlp else {
+        panic!("a Llama has gated MLPs");
+    };
     assert!(mlp.bias && !llama.tie_word_embeddings);
     let llama = llama.layers[1].attention();
     assert_eq!(llama.kv_heads, 8, "as many as query heads");

@@ -18,7 +18,7 @@ const DRAFT: &str =
     "use --speculative-algorithm, --speculative-draft-model-path and --speculative-num-steps";
 const STEPS: &str = "use --speculative-num-steps, how many tokens deep is drafted";
 const REPLICAS: &str = "use --tp-size, or run one server per replica behind a gateway";
-const EXPERTS: &str = "experts are not served; use a dense model";
+const EXPERTS: &str = "leave it out; every rank has a part of each expert";
 const LORA: &str = "merge the adapter into the model's weights and serve that";
 const TOOLS: &str = "leave it out; answers are plain text, to be parsed by the client";
 const GRAMMAR: &str = "leave it out; output is not constrained by a grammar";

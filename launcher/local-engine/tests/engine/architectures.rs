@@ -2,9 +2,10 @@
 //! model's own tests. These tests check that configuration, shards, plans and sampling fit
 //! every shape.
 
+use lockstep_config::args::DeviceArg;
 use lockstep_local_engine::Completion;
-use lockstep_types::Dtype;
 use lockstep_types::sampling::SamplingParams;
+use lockstep_types::{DeviceKind, Dtype};
 
 use crate::{
     goldens::{RandomModel, random_model},
@@ -14,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 23] = [
+const MODELS: [&str; 26] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -38,6 +39,9 @@ const MODELS: [&str; 23] = [
     "llama_fp8",
     "phi3_fp8",
     "qwen3_fp8",
+    "mixtral",
+    "qwen3_moe",
+    "qwen3_moe_sparse_step",
 ];
 
 /// Largest error in float32: sums in another order than torch's stay well below it.
@@ -54,6 +58,28 @@ fn float32() {
 fn bfloat16() {
     for (i, name) in MODELS.into_iter().enumerate() {
         model(name, Dtype::Bfloat16, i + 1);
+    }
+}
+
+/// Mixtures of experts run on processors alone. The start says so before anything is loaded.
+#[test]
+fn experts_are_refused_on_gpus() {
+    for (name, served) in [("qwen3", true), ("mixtral", false), ("qwen3_moe", false)] {
+        let setup = Setup {
+            context: 256,
+            ..Setup::random(name, Dtype::Bfloat16, 1)
+        };
+        let error = setup.config_on(DeviceArg::Cuda).err();
+        assert_eq!(error.is_none(), served, "{name}: {error:?}");
+        if let Some(error) = error {
+            let error = error.to_string();
+            assert!(
+                error.contains("mixtures of experts") && error.contains("--device cpu"),
+                "{error}"
+            );
+        }
+        let chosen = setup.config_on(DeviceArg::Auto).unwrap().device.kind;
+        assert_eq!(chosen == DeviceKind::Cuda, served, "{name}");
     }
 }
 

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use lockstep_config::{
     Hardware, ServeArgs,
-    args::{DtypeArg, PolicyArg},
+    args::{DeviceArg, DtypeArg, PolicyArg},
     resolve,
 };
 use lockstep_local_engine::{Completion, LocalEngine, LocalOptions};
-use lockstep_types::{Algorithms, Dtype, EngineConfig};
+use lockstep_types::{Algorithms, ConfigError, Dtype, EngineConfig};
 use lockstep_types::{
     request::{FinishReason, Request},
     sampling::{LogprobParams, SamplingParams},
@@ -65,9 +65,14 @@ impl Setup {
         }
     }
 
-    /// Resolves the configuration like `lockstep serve`, on a machine that is always the
-    /// same.
+    /// Resolves the configuration for the processor, like `lockstep serve`.
     pub fn config(&self) -> EngineConfig {
+        let config = self.config_on(DeviceArg::Cpu);
+        config.unwrap_or_else(|error| panic!("{self:?}: {error}"))
+    }
+
+    /// Resolves the configuration for a device, on a machine that is always the same.
+    pub fn config_on(&self, device: DeviceArg) -> Result<EngineConfig, ConfigError> {
         let mut args = ServeArgs::default();
         args.model.model_path = Some(root().join(&self.model));
         args.model.dtype = Some(match self.dtype {
@@ -76,7 +81,9 @@ impl Setup {
         });
         args.model.context_length = Some(self.context);
         args.parallel.tp_size = Some(self.tp);
-        args.parallel.threads_per_rank = Some(self.threads);
+        args.parallel.device = Some(device);
+        // One thread drives a GPU.
+        args.parallel.threads_per_rank = (device == DeviceArg::Cpu).then_some(self.threads);
         args.memory.page_size = Some(self.page);
         args.memory.max_total_tokens = Some(self.tokens);
         args.memory.disable_radix_cache = !self.radix;
@@ -91,15 +98,9 @@ impl Setup {
             available_memory: 8 << 30,
             memory_limit: None,
         };
-        let (config, _) = resolve(
-            &args,
-            &machine,
-            &Algorithms::default(),
-            &lockstep_devices::DeviceFootprint,
-        )
-        .unwrap_or_else(|error| panic!("{self:?}: {error}"))
-        .value;
-        config
+        let (known, footprint) = (Algorithms::default(), lockstep_devices::DeviceFootprint);
+        let resolved = resolve(&args, &machine, &known, &footprint);
+        resolved.map(|resolved| resolved.value.0)
     }
 
     /// Starts the engine.

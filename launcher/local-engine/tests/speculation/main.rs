@@ -10,7 +10,8 @@
 //! - [`data_parallel`] does so with DP ranks, which have requests of their own, and [`cuda`]
 //!   does so on GPUs.
 //! - [`two_caches`] has a model with two groups of layers.
-//! - [`windows`] has a model with sliding windows in some layers.
+//! - [`windows`] has a model with sliding windows in some layers, [`experts`] one with mixtures of
+//!   experts.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`modes`] tests the other ways to verify.
 //! - [`soak`] runs for as long as it is told to.
@@ -22,6 +23,7 @@ mod adaptive;
 mod cuda;
 mod data_parallel;
 mod depth;
+mod experts;
 mod goldens;
 mod lengths;
 mod load;

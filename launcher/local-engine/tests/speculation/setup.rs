@@ -10,7 +10,10 @@ use lockstep_config::{
 };
 use lockstep_devices::{DeviceFootprint, Registry};
 use lockstep_local_engine::{LocalEngine, LocalOptions};
-use lockstep_types::{DeviceKind, Dtype, EngineConfig, Footprint as _, LoadFormat, ModelConfig};
+use lockstep_types::{
+    DeviceKind, Dtype, EngineConfig, ExpertsNames, ExpertsSpec, Footprint as _, GatedMlpNames,
+    LoadFormat, Mlp, ModelConfig,
+};
 
 use crate::policies::Policy;
 
@@ -103,6 +106,8 @@ pub enum Layers {
     Trained,
     /// Random weights, and two kinds of caches in turn.
     TwoCaches,
+    /// Random weights, and a gated MLP and experts in turn.
+    Experts,
     /// Windows of [`WINDOWS`] in turn. The texts that the layers were trained for are gone.
     Windows,
 }
@@ -115,6 +120,7 @@ impl Layers {
         match self {
             Self::Trained => {}
             Self::TwoCaches => mix_caches(model),
+            Self::Experts => mix_experts(model),
             Self::Windows => {
                 let windows = WINDOWS.map(|window| window.and_then(NonZeroUsize::new));
                 for (layer, window) in model.layers.iter_mut().zip(windows.into_iter().cycle()) {
@@ -297,6 +303,24 @@ fn mix_caches(model: &mut ModelConfig) {
         attention.scale = (attention.head_dim as f32).powf(-0.5);
     }
     assert_eq!(model.kv_groups().len(), 2);
+}
+
+/// Gives every second layer 9 experts, of which a token goes through 3.
+fn mix_experts(model: &mut ModelConfig) {
+    model.load_format = LoadFormat::Dummy;
+    for layer in model.layers.iter_mut().skip(1).step_by(2) {
+        layer.mlp = Mlp::Experts(ExpertsSpec {
+            count: 9,
+            active: 3,
+            width: 44,
+            renormalized: true,
+            names: ExpertsNames {
+                router: "router".to_owned(),
+                experts: "experts".to_owned(),
+                expert: GatedMlpNames::default(),
+            },
+        });
+    }
 }
 
 /// Root folder of the repository.

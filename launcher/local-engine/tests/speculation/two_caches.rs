@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Numbers of ranks, and of DP ranks among them.
-const SPLITS: [(usize, usize); 3] = [(1, 1), (2, 1), (2, 2)];
+pub const SPLITS: [(usize, usize); 3] = [(1, 1), (2, 1), (2, 2)];
 
 /// Returns requests that come one after the other. Pairs of them begin alike.
 pub fn jobs(count: usize, max_new_tokens: u32) -> Vec<Job> {
@@ -51,11 +51,13 @@ fn finishes(found: &[Completion]) -> impl Iterator<Item = &Finish> {
     found.iter().filter_map(|found| found.finish.as_ref())
 }
 
+/// Returns the number of accepted drafts.
 pub fn accepted_by(found: &[Completion]) -> u32 {
     let drafts = finishes(found).filter_map(|finish| finish.speculation.as_ref());
     drafts.map(|drafts| drafts.accepted_tokens()).sum()
 }
 
+/// Compares answers one by one.
 pub fn same(what: &str, found: &[Completion], expected: &[Completion]) {
     for (number, (found, expected)) in found.iter().zip(expected).enumerate() {
         compare(&format!("{what}, request {number}"), found, expected);

@@ -1,8 +1,12 @@
-//! Products that are summed over ranks, fused with the operations that follow the sum.
+//! Products that are summed over ranks, fused with the operations that follow the sum, and the
+//! experts of a mixture.
 
-use lockstep_backend::{BackendError, Linear, RmsNorm, RowParallel, Scatter};
+use lockstep_backend::{
+    Axis, BackendError, ExpertSpace, Experts, Linear, RmsNorm, RowParallel, Scatter,
+};
 
 use super::CpuBackend;
+use crate::experts::{self, Activations, Space};
 use crate::formats::CpuMatrix;
 use crate::gemm::matmul;
 use crate::isa::Isa;
@@ -23,7 +27,7 @@ impl CpuBackend {
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
         let RowParallel { axis, part: w } = w;
-        let norm = checked(w, x.rows(), residual, norm, out);
+        let norm = checked(w.weight.rows, x.rows(), residual, norm, out);
         delta.expect(x.rows(), norm.weight.len(), "the product's space");
         let (isa, packed) = (self.isa, &mut self.packed);
         let product = |pool: &mut Pool, out: &mut [f32]| multiply(pool, isa, x, w, packed, out);
@@ -46,7 +50,7 @@ impl CpuBackend {
         let (rank, size) = self.collectives.rank_and_size(axis);
         let Scatter { rows, product } = scatter;
         assert!(rows.len() == size, "one range of rows per rank");
-        let norm = checked(w, rows[rank].len(), residual, norm, out);
+        let norm = checked(w.weight.rows, rows[rank].len(), residual, norm, out);
         product.expect(x.rows(), norm.weight.len(), "the product's space");
         let (isa, packed) = (self.isa, &mut self.packed);
         let multiply = |pool: &mut Pool, out: &mut [f32]| multiply(pool, isa, x, w, packed, out);
@@ -54,22 +58,88 @@ impl CpuBackend {
         self.collectives
             .scatter_add_rms_norm(axis, pool, isa, multiply, product, rows, norm)
     }
+
+    /// See [`lockstep_backend::Exchange::scatter_add_rms_norm`].
+    pub(super) fn scatter_sum(
+        &mut self,
+        axis: Axis,
+        scatter: Scatter<'_, CpuTensor>,
+        residual: &mut CpuTensor,
+        norm: RmsNorm<'_, CpuVector>,
+        out: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        let (rank, size) = self.collectives.rank_and_size(axis);
+        let Scatter { rows, product } = scatter;
+        assert!(rows.len() == size, "one range of rows per rank");
+        let norm = checked(product.width(), rows[rank].len(), residual, norm, out);
+        let (pool, product) = (&mut self.pool, product.values_mut());
+        self.collectives
+            .scatter_product(axis, pool, self.isa, product, rows, norm)
+    }
+
+    /// See [`lockstep_backend::Ops::experts`].
+    pub(super) fn mix_experts(
+        &mut self,
+        x: &CpuTensor,
+        scores: &mut CpuTensor,
+        w: Experts<'_, CpuMatrix>,
+        space: ExpertSpace<'_, CpuTensor>,
+        out: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        let ExpertSpace {
+            gate_up,
+            activated,
+            products,
+        } = space;
+        let (rows, choices, count) = (x.rows(), x.rows() * w.active, w.gate_up.len());
+        assert!(
+            w.active <= count && w.down.len() == count,
+            "a row goes through experts that there are, and each has both matrices"
+        );
+        let [inputs, columns, outputs] = match (w.gate_up.first(), w.down.first()) {
+            (Some(first), Some(down)) => [first.cols, down.cols, down.rows],
+            _ => [0; 3],
+        };
+        let alike = |matrices: &[CpuMatrix], rows, cols| {
+            let shape = |matrix: &CpuMatrix| (matrix.rows, matrix.cols) == (rows, cols);
+            matrices.iter().all(shape)
+        };
+        assert!(
+            alike(w.gate_up, 2 * columns, inputs) && alike(w.down, outputs, columns),
+            "all experts have one shape"
+        );
+        x.expect(rows, inputs, "the experts' input");
+        scores.expect(rows, count, "the scores of experts");
+        gate_up.expect(choices, 2 * columns, "gate and up of experts");
+        activated.expect(choices, columns, "the activations of experts");
+        products.expect(choices, outputs, "the experts' products");
+        out.expect(rows, outputs, "the experts' output");
+        let activations = Activations {
+            scores: scores.values_mut(),
+            gate_up: gate_up.values_mut(),
+            activated: activated.values_mut(),
+            products: products.values_mut(),
+        };
+        let space = Space {
+            packed: &mut self.packed,
+            routing: &mut self.routing,
+        };
+        let (pool, out) = (&mut self.pool, out.values_mut());
+        experts::run(pool, self.isa, x.values(), w, activations, space, out)
+    }
 }
 
-/// Checks the shapes of `rows` rows, and returns the tensors that a product is added to and
-/// normed with.
+/// Checks the shapes of `rows` rows, and returns the tensors that a product of `outputs` columns
+/// is added to and normed with.
 fn checked<'a>(
-    w: Linear<'_, CpuMatrix, CpuVector>,
+    outputs: usize,
     rows: usize,
     residual: &'a mut CpuTensor,
     norm: RmsNorm<'a, CpuVector>,
     out: &'a mut CpuTensor,
 ) -> AddNorm<'a> {
     let width = norm.weight.0.len();
-    assert!(
-        w.weight.rows == width,
-        "a product is as wide as the residual"
-    );
+    assert!(outputs == width, "a product is as wide as the residual");
     residual.expect(rows, width, "the residual");
     out.expect(rows, width, "the norm's output");
     AddNorm {

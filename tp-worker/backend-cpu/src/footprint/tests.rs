@@ -1,7 +1,8 @@
 use lockstep_backend::{
-    AttentionShape, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, DeviceMemory, Holds,
-    HostBlock, HostFloats, HostMatrix, InputLimits, KvShape, Linear, MatrixRole, MatrixShape,
-    Memory as _, Ops as _, PassShape, Passes as _, RopeTable, Row, WeightFormat,
+    AttentionShape, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, DeviceMemory, ExpertSpace,
+    Experts, ExpertsShape, Holds, HostBlock, HostFloats, HostMatrix, InputLimits, KvShape, Linear,
+    MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _, RopeTable, Row,
+    WeightFormat,
 };
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, KvCacheDtype};
@@ -223,6 +224,7 @@ fn operations_need_what_is_charged() {
                     positions: 6,
                     attention: vec![attention],
                     products: short.chain([(256, long)]).collect(),
+                    experts: Vec::new(),
                     gathered: 0,
                 };
                 attend(&mut backend, &attention, 6);
@@ -245,6 +247,65 @@ fn operations_need_what_is_charged() {
     }
 }
 
+/// Runs a mixture of experts over `rows` rows, all of which take the same experts.
+fn mix(backend: &mut CpuBackend, rows: usize, shape: &ExpertsShape) {
+    let ExpertsShape {
+        count,
+        active,
+        gate_up,
+        down,
+    } = *shape;
+    let mut all = |shape| -> Vec<_> { (0..count).map(|_| load(backend, shape)).collect() };
+    let matrices = [all(gate_up), all(down)];
+    let mut tensor = |rows, width| backend.tensor(rows, width, Holds::Sum).unwrap();
+    let x = tensor(rows, gate_up.cols);
+    let (mut scores, mut out) = (tensor(rows, count), tensor(rows, down.rows));
+    let choices = rows * active;
+    let space = ExpertSpace {
+        gate_up: &mut tensor(choices, gate_up.rows),
+        activated: &mut tensor(choices, down.cols),
+        products: &mut tensor(choices, down.rows),
+    };
+    let experts = Experts {
+        active,
+        renormalized: true,
+        gate_up: &matrices[0],
+        down: &matrices[1],
+    };
+    backend
+        .experts(&x, &mut scores, experts, space, &mut out)
+        .unwrap();
+}
+
+#[test]
+fn experts_need_what_is_charged() {
+    for isa in Isa::available() {
+        for form @ (dtype, format) in FORMS {
+            for (rows, count, active) in [(1, 8, 2), (7, 5, 3), (40, 4, 1)] {
+                let (mut backend, memory) = backend(isa, dtype);
+                let experts = ExpertsShape {
+                    count,
+                    active,
+                    gate_up: shape(2 * 33, 150, format),
+                    down: shape(150, 33, format),
+                };
+                let pass = PassShape {
+                    tokens: rows,
+                    positions: rows,
+                    attention: Vec::new(),
+                    products: Vec::new(),
+                    experts: vec![(rows, experts)],
+                    gathered: 0,
+                };
+                mix(&mut backend, rows, &experts);
+                let scratch = backend.allocated().scratch;
+                let charged = memory.scratch_bytes(&[pass]);
+                assert_eq!(scratch, charged, "{isa} {form:?} {rows} rows");
+            }
+        }
+    }
+}
+
 /// Results that several threads join, and gathered results, come on top.
 #[test]
 fn partial_results_are_charged_up_to_their_limit() {
@@ -261,6 +322,7 @@ fn partial_results_are_charged_up_to_their_limit() {
             positions,
             attention: vec![attention],
             products: Vec::new(),
+            experts: Vec::new(),
             gathered,
         };
         CpuMemory::new(&options).scratch_bytes(&[pass])

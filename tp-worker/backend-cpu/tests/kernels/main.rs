@@ -6,6 +6,7 @@
 mod attention;
 mod collectives;
 mod crossing;
+mod experts;
 mod fp8;
 mod machine;
 mod matmul;

@@ -18,9 +18,8 @@ impl CudaBackend {
             .all_reduce(&self.stream, axis, &mut x.floats, len)
     }
 
-    /// Scatters the product's rows, adds and norms: the part of
-    /// [`lockstep_backend::Exchange::matmul_scatter_add_rms_norm`] after the product.
-    pub(super) fn scatter_add_rms_norm(
+    /// See [`lockstep_backend::Exchange::scatter_add_rms_norm`].
+    pub(super) fn scatter_sum(
         &mut self,
         axis: Axis,
         scatter: Scatter<'_, CudaTensor>,

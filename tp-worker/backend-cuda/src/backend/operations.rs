@@ -316,17 +316,15 @@ impl Exchange for CudaBackend {
     fn all_reduce(&mut self, axis: Axis, x: &mut CudaTensor) -> Result<(), BackendError> {
         self.sum(axis, x)
     }
-    fn matmul_scatter_add_rms_norm(
+    fn scatter_add_rms_norm(
         &mut self,
-        x: &CudaTensor,
-        w: RowParallel<'_, CudaMatrix, Buffer<f32>>,
+        axis: Axis,
         scatter: Scatter<'_, CudaTensor>,
         residual: &mut CudaTensor,
         norm: RmsNorm<'_, Buffer<f32>>,
         out: &mut CudaTensor,
     ) -> Result<(), BackendError> {
-        self.matmul(x, w.part, scatter.product);
-        self.scatter_add_rms_norm(w.axis, scatter, residual, norm, out)
+        self.scatter_sum(axis, scatter, residual, norm, out)
     }
     fn all_gather_rows(
         &mut self,

@@ -33,6 +33,7 @@ fn pass(place: RankLayout) -> PassShape {
         positions: 16,
         attention: vec![AttentionShape::dense(1, 1, 16, 1.0)],
         products: Vec::new(),
+        experts: Vec::new(),
         gathered: gathered * ROWS * place.dp_ranks,
     }
 }

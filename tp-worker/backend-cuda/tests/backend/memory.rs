@@ -143,6 +143,7 @@ fn all_within(device: usize) {
             positions,
             attention: vec![attention],
             products: Vec::new(),
+            experts: Vec::new(),
             gathered: 0,
         };
         let holds = [Holds::Sum, Holds::Operand, Holds::Logits];
@@ -226,6 +227,7 @@ fn working_memory_stays_within_what_is_charged(context: &Context) {
             positions,
             attention: vec![attention],
             products: Vec::new(),
+            experts: Vec::new(),
             gathered: 0,
         }]);
         let (used, _all) = attended(context, &mut gpu, &attention, tokens, positions);

@@ -37,6 +37,23 @@ pub trait Exchange: Ops {
         residual: &mut Self::Tensor,
         norm: RmsNorm<'_, Self::Vector>,
         out: &mut Self::Tensor,
+    ) -> Result<(), BackendError> {
+        self.matmul(x, w.part, scatter.product);
+        self.scatter_add_rms_norm(w.axis, scatter, residual, norm, out)
+    }
+    /// The end of [`Self::matmul_scatter_add_rms_norm`], with a product that is there: every rank
+    /// adds its rows of `Σ over ranks of product` to the residual, then
+    /// `out = rms_norm(residual)`.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`] if a peer is gone or out of step.
+    fn scatter_add_rms_norm(
+        &mut self,
+        axis: Axis,
+        scatter: Scatter<'_, Self::Tensor>,
+        residual: &mut Self::Tensor,
+        norm: RmsNorm<'_, Self::Vector>,
+        out: &mut Self::Tensor,
     ) -> Result<(), BackendError>;
     /// Returns this rank's number in the group of `axis`, and the group's size.
     fn group(&self, axis: Axis) -> (usize, usize);

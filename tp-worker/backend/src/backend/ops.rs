@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use lockstep_types::Dtype;
 
-use crate::{Attend, AttentionShape, Linear, Memory, Rows, composed};
+use crate::{
+    Attend, AttentionShape, BackendError, ExpertSpace, Experts, Linear, Memory, Rows, composed,
+};
 
 /// Operations of a transformer on one device, row by row and without its peers.
 pub trait Ops: Memory {
@@ -101,6 +103,30 @@ pub trait Ops: Memory {
         out: &mut Self::Tensor,
     ) {
         composed::gated_matmul(self, x, w, gate_up, out);
+    }
+    /// A mixture of experts behind its router, row by row. `scores` `[n, experts]`, whose content
+    /// afterwards is unspecified, become weights by a softmax in f32. The experts of a row are
+    /// those of the [`Experts::active`] largest weights, of equal ones the lower. Then
+    /// `out = Σ weight · down(silu(gate(x)) · up(x))` over these, added by ascending expert.
+    ///
+    /// Devices of which [`Memory::serves_format`] serves matrices of [`MatrixRole::Router`] have
+    /// the operation.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] on other devices.
+    ///
+    /// [`MatrixRole::Router`]: crate::MatrixRole::Router
+    fn experts(
+        &mut self,
+        x: &Self::Tensor,
+        scores: &mut Self::Tensor,
+        w: Experts<'_, Self::Matrix>,
+        space: ExpertSpace<'_, Self::Tensor>,
+        out: &mut Self::Tensor,
+    ) -> Result<(), BackendError> {
+        let _ = (x, scores, w, space, out);
+        let remedy = "this device runs no mixtures of experts; give --device cpu";
+        Err(BackendError::Unsupported(remedy.into()))
     }
     /// `out[i] = x[rows[i]]`.
     fn gather_rows(

@@ -1,23 +1,26 @@
 //! The MLP of a layer, of any kind: the block that computes each position by itself. An MLP
 //! reads the normed residual stream, adds its output to the residual stream, and norms the sum.
 
+mod experts;
 mod gated;
 
-use lockstep_backend::{Axis, Backend, BackendError, RmsNorm};
+use lockstep_backend::{Axis, Backend, BackendError, ExpertsShape, RmsNorm};
 use lockstep_types::{self as types, ModelConfig};
 
 use super::{
     LayerPlace, MlpOperands,
     allocate::Allocate,
     distinct::distinct,
-    parts::{Convert, Form, Listed, Tensors},
+    parts::{Convert, Form, Listed, Listing, Tensors},
 };
 use crate::{CollectiveKind, CollectiveStep, Shard, Topology};
+use experts::{ExpertBuffers, ExpertSizes, Experts};
 use gated::{GatedMlp, GatedMlpBuffers};
 
 /// One rank's part of a layer's MLP.
 pub(crate) enum Mlp<F: Form> {
     Gated(GatedMlp<F>),
+    Experts(Experts<F>),
 }
 
 /// Distinct sizes of a model's MLPs on one rank, kind by kind. Layers of one size share
@@ -25,23 +28,39 @@ pub(crate) enum Mlp<F: Form> {
 pub(crate) struct MlpVariants {
     /// Numbers of columns, as [`GatedMlp::columns`] counts them.
     gated: Vec<usize>,
+    experts: Vec<ExpertSizes>,
 }
 
 impl MlpVariants {
     /// Lists the variants of the layers of `model` on the rank of `shard`.
     pub fn of(model: &ModelConfig, shard: &Shard) -> Self {
-        let mlps = || model.layers.iter().map(|layer| &layer.mlp);
+        let (mut gated, mut experts) = (Vec::new(), Vec::new());
+        for layer in &model.layers {
+            match &layer.mlp {
+                types::Mlp::Gated(spec) => gated.push(GatedMlp::columns(spec, shard)),
+                types::Mlp::Experts(spec) => {
+                    experts.push(ExpertSizes::of(spec, model.hidden_size, shard));
+                }
+            }
+        }
         Self {
-            gated: distinct(mlps().map(|mlp| match mlp {
-                types::Mlp::Gated(spec) => GatedMlp::columns(spec, shard),
-            })),
+            gated: distinct(gated.into_iter()),
+            experts: distinct(experts.into_iter()),
         }
     }
+}
+
+/// Returns the distinct shapes of a model's mixtures of experts on one rank.
+pub(crate) fn expert_shapes(model: &ModelConfig, shard: &Shard) -> Vec<ExpertsShape> {
+    let sizes = MlpVariants::of(model, shard).experts;
+    let shapes = sizes.iter().map(|sizes| sizes.shape(model.quantization));
+    shapes.collect()
 }
 
 /// Activations of MLPs, for each kind and each of its variants.
 pub(crate) struct MlpBuffers<T> {
     gated: Vec<GatedMlpBuffers<T>>,
+    experts: Vec<ExpertBuffers<T>>,
 }
 
 impl<T> MlpBuffers<T> {
@@ -56,8 +75,12 @@ impl<T> MlpBuffers<T> {
     ) -> Result<Self, BackendError> {
         let gated = variants.gated.iter();
         let gated = gated.map(|columns| GatedMlpBuffers::new(device, *columns, rows));
+        let gated = gated.collect::<Result<_, _>>()?;
+        let experts = variants.experts.iter();
+        let experts = experts.map(|sizes| ExpertBuffers::new(device, sizes, rows));
         Ok(Self {
-            gated: gated.collect::<Result<_, _>>()?,
+            gated,
+            experts: experts.collect::<Result<_, _>>()?,
         })
     }
 
@@ -65,6 +88,9 @@ impl<T> MlpBuffers<T> {
     pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         for gated in &mut self.gated {
             gated.set_rows(backend, rows);
+        }
+        for experts in &mut self.experts {
+            experts.set_rows(backend, rows);
         }
     }
 }
@@ -75,6 +101,17 @@ impl Mlp<Listed> {
     pub fn listed(place: &LayerPlace<'_>, variants: &MlpVariants) -> Self {
         match &place.spec().mlp {
             types::Mlp::Gated(spec) => Self::Gated(GatedMlp::listed(place, spec, &variants.gated)),
+            types::Mlp::Experts(spec) => {
+                Self::Experts(Experts::listed(place, spec, &variants.experts))
+            }
+        }
+    }
+
+    /// Returns the number of elements of matrices that a position is multiplied with.
+    pub fn products(&self) -> usize {
+        match self {
+            Self::Gated(gated) => gated.elements(),
+            Self::Experts(experts) => experts.products(),
         }
     }
 
@@ -97,6 +134,7 @@ impl<F: Form> Tensors<F> for Mlp<F> {
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Mlp<C::To>, C::Error> {
         Ok(match self {
             Self::Gated(gated) => Mlp::Gated(gated.convert(to)?),
+            Self::Experts(experts) => Mlp::Experts(experts.convert(to)?),
         })
     }
 }
@@ -106,7 +144,8 @@ impl<B: Backend> Mlp<B> {
     /// sum with `next`.
     ///
     /// # Errors
-    /// [`BackendError::Collective`].
+    /// [`BackendError::Collective`]; [`BackendError::Unsupported`] for a kind that the device does
+    /// not run.
     pub fn run(
         &self,
         backend: &mut B,
@@ -119,6 +158,10 @@ impl<B: Backend> Mlp<B> {
             Self::Gated(gated) => {
                 let buffers = &mut buffers.gated[gated.buffers];
                 gated.run(backend, axis, operands, buffers, next)
+            }
+            Self::Experts(experts) => {
+                let buffers = &mut buffers.experts[experts.buffers];
+                experts.run(backend, axis, operands, buffers, next)
             }
         }
     }

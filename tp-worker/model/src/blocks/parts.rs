@@ -88,6 +88,15 @@ impl MatrixPart {
         }
     }
 
+    /// Lists all rows of the router `name` of a mixture of `count` experts, `[count, width]`.
+    /// The name is without `.weight`.
+    pub fn router(name: &str, count: usize, width: usize) -> Self {
+        Self {
+            role: MatrixRole::Router,
+            ..Self::table(&format!("{name}.weight"), count, width)
+        }
+    }
+
     /// Returns the number of elements on this rank.
     pub fn elements(&self) -> usize {
         taken(&self.tensors) * self.columns.len()
@@ -191,6 +200,18 @@ pub(crate) trait Tensors<F: Form> {
         let Ok(_) = self.convert(&mut Shown { matrix, vector });
     }
 }
+
+/// Counts of a listed block, layer or model.
+pub(crate) trait Listing: Tensors<Listed> {
+    /// Returns the number of elements of all matrices.
+    fn elements(&self) -> usize {
+        let mut elements = 0;
+        self.each(|matrix| elements += matrix.elements(), |_| {});
+        elements
+    }
+}
+
+impl<T: Tensors<Listed>> Listing for T {}
 
 impl<F: Form, T: Tensors<F>> Tensors<F> for Option<T> {
     type In<G: Form> = Option<T::In<G>>;

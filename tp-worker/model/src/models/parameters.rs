@@ -1,11 +1,12 @@
 //! Numbers of parameters, counted from the parts that a model lists.
 
+use lockstep_backend::{MatrixRole, WeightFormat};
 use lockstep_types::ModelConfig;
 
 use super::decoder::Decoder;
 use crate::{
     Shard, Topology,
-    blocks::parts::{Listed, Tensors},
+    blocks::parts::{Listing, Tensors},
 };
 
 /// Returns the number of a model's parameters. An embedding that is the output head too counts
@@ -20,6 +21,22 @@ pub fn parameters(model: &ModelConfig) -> usize {
     matrices + vectors
 }
 
+/// Returns the format and the role of a model's matrices, each pair once.
+pub fn matrix_formats(model: &ModelConfig) -> Vec<(WeightFormat, MatrixRole)> {
+    let mut found = Vec::new();
+    let listed = Decoder::listed(model, &Shard::of(model, Topology::alone()));
+    listed.each(
+        |matrix| {
+            let pair = (matrix.format(model), matrix.role);
+            if !found.contains(&pair) {
+                found.push(pair);
+            }
+        },
+        |_| {},
+    );
+    found
+}
+
 /// Returns the share of a token's matrix products that all ranks compute together under
 /// data-parallel attention, in 65,536ths. These are MLP and output head. The other products are
 /// attention's projections, copies of key/value heads included. They run on the `attn_tp_size`
@@ -30,20 +47,13 @@ pub fn shared_part(model: &ModelConfig, attn_tp_size: usize) -> u32 {
         let topology = Topology::new(rank, attn_tp_size, 1);
         let listed = Decoder::listed(model, &Shard::of(model, topology));
         for layer in &listed.layers {
-            own += products(&layer.mixer);
-            shared += products(&layer.mlp);
+            own += layer.mixer.elements();
+            shared += layer.mlp.products();
         }
         shared += listed.head().elements();
     }
     let part = ((shared as u128) << 16) / (own + shared).max(1) as u128;
     part as u32
-}
-
-/// Returns the number of elements of a block's matrices.
-fn products(block: &impl Tensors<Listed>) -> usize {
-    let mut elements = 0;
-    block.each(|matrix| elements += matrix.elements(), |_| {});
-    elements
 }
 
 #[cfg(test)]

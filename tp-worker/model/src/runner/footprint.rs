@@ -3,7 +3,7 @@
 mod draft;
 
 use lockstep_backend::{
-    AttentionShape, DeviceMemory, MatrixRole, MatrixShape, PassShape, RankLayout,
+    AttentionShape, DeviceMemory, ExpertsShape, MatrixRole, MatrixShape, PassShape, RankLayout,
 };
 use lockstep_types::{EngineShape, KvCacheDtype, MemoryUse, ModelConfig, RankMemory};
 
@@ -13,6 +13,7 @@ use crate::{
     blocks::{
         attention_shapes,
         cache::cache_shapes,
+        expert_shapes,
         parts::{Listed, Tensors},
         rope_tables,
     },
@@ -128,6 +129,7 @@ impl Part {
                     &weights.projections,
                     listed.head().shape(model),
                     attention_shapes(model, shard),
+                    expert_shapes(model, shard),
                 )
             },
         }
@@ -138,7 +140,7 @@ impl Part {
 struct Weighed {
     matrices: u64,
     vectors: u64,
-    /// Shapes of the projections that rows of a pass are multiplied with, each once.
+    /// Shapes of the projections and routers that rows of a pass are multiplied with, each once.
     projections: Vec<MatrixShape>,
 }
 
@@ -149,7 +151,7 @@ impl Weighed {
             |matrix| {
                 let shape = matrix.shape(model);
                 matrices = matrices.saturating_add(device.matrix_bytes(shape));
-                if shape.role == MatrixRole::Projection && !projections.contains(&shape) {
+                if shape.role != MatrixRole::Vocabulary && !projections.contains(&shape) {
                     projections.push(shape);
                 }
             },
@@ -172,6 +174,7 @@ fn pass(
     matrices: &[MatrixShape],
     head: MatrixShape,
     attention: Vec<AttentionShape>,
+    experts: Vec<ExpertsShape>,
 ) -> PassShape {
     let rows = limits.max_tokens.saturating_mul(dp_size);
     let all = matrices.iter().map(|matrix| (rows, *matrix));
@@ -180,6 +183,7 @@ fn pass(
         positions: limits.positions.next_multiple_of(limits.page_size.max(1)),
         attention,
         products: all.chain([(limits.logit_block_rows, head)]).collect(),
+        experts: experts.into_iter().map(|experts| (rows, experts)).collect(),
         gathered: 0,
     }
 }

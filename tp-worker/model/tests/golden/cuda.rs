@@ -7,7 +7,7 @@ use lockstep_backend::{Axis, Groups};
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, Gpu};
 use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype};
 
-use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, cases_for_gpus, check, texts};
+use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, cases_on_gpus, check, texts};
 use crate::driver::{Factory, Feed, logits};
 use crate::ranks::WorldFactory;
 
@@ -84,7 +84,7 @@ fn run(name: &str, case: &Case, (dtype, kv_dtype): (Dtype, KvCacheDtype), chunk:
 /// Runs every model in both types, and every pair of types, chunks and seeds.
 #[test]
 fn cuda_backend() {
-    for (number, (name, case)) in cases_for_gpus().enumerate() {
+    for (number, (name, case)) in cases_on_gpus().enumerate() {
         for (place, dtypes) in DTYPES.into_iter().enumerate() {
             let turn = 2 * number + place;
             run(name, &case, dtypes, CHUNKS[turn % 3], SEEDS[turn / 3 % 3]);
@@ -95,7 +95,7 @@ fn cuda_backend() {
 #[test]
 #[ignore = "minutes: every model with every type, chunk and seed"]
 fn cuda_backend_in_every_way() {
-    for (name, case) in cases_for_gpus() {
+    for (name, case) in cases_on_gpus() {
         for dtypes in DTYPES {
             for chunk in CHUNKS {
                 for seed in SEEDS {
@@ -111,7 +111,7 @@ fn cuda_backend_in_every_way() {
 fn a_prefix_hit_is_bit_identical_on_cuda() {
     const PAGES: usize = 3;
     const PAGE_SIZE: usize = 4;
-    for (_, case) in cases_for_gpus().filter(|(name, _)| *name == "llama") {
+    for (_, case) in cases_on_gpus().filter(|(name, _)| *name == "llama") {
         let first = texts(&case.golden).swap_remove(0);
         let mut other = first.clone();
         other[PAGES * PAGE_SIZE..].reverse();
@@ -139,7 +139,7 @@ fn a_prefix_hit_is_bit_identical_on_cuda() {
 /// products of such passes have one order.
 #[test]
 fn chunked_and_batched_runs_are_bit_identical_on_cuda() {
-    for (name, case) in cases_for_gpus().filter(|(name, _)| ["llama", "qwen3"].contains(name)) {
+    for (name, case) in cases_on_gpus().filter(|(name, _)| ["llama", "qwen3"].contains(name)) {
         let texts = texts(&case.golden);
         for (dtype, kv_dtype) in DTYPES {
             let plain = Feed::plain(kv_dtype);

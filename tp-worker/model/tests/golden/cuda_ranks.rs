@@ -9,7 +9,7 @@ use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype};
 
 use super::cuda::{DTYPES, gpus, gpus_by, tolerance};
 use super::data_parallel::{divides, staggered, whole};
-use super::{Case, cases_for_gpus, check, texts};
+use super::{Case, cases_on_gpus, check, texts};
 use crate::driver::{self, Factory, Feed};
 use crate::world::{self, Placed, WorldFeed};
 
@@ -58,7 +58,7 @@ fn run(
 #[test]
 fn ranks_share_a_model_whichever_way_their_data_goes() {
     let names = ["llama_bias", "qwen2_untied", "qwen3"];
-    let cases = cases_for_gpus().filter(|(name, _)| names.contains(name));
+    let cases = cases_on_gpus().filter(|(name, _)| names.contains(name));
     for (number, (name, case)) in cases.enumerate() {
         for turn in [number, number + names.len()] {
             let split = SPLITS[turn % SPLITS.len()];
@@ -73,7 +73,7 @@ fn ranks_share_a_model_whichever_way_their_data_goes() {
 #[test]
 #[ignore = "minutes: every model on every split in every type"]
 fn ranks_share_every_model_whichever_way_their_data_goes() {
-    for (name, case) in cases_for_gpus() {
+    for (name, case) in cases_on_gpus() {
         let splits = SPLITS.into_iter().filter(|split| divides(*split, &case));
         for (split, way) in splits.flat_map(|split| ways(split.0).map(move |way| (split, way))) {
             for dtypes in DTYPES {
@@ -92,7 +92,7 @@ fn two_ranks_have_the_same_bits_whichever_way_their_data_goes() {
     if Gpu::count().unwrap() < 2 {
         return;
     }
-    let (_, case) = cases_for_gpus().find(|(name, _)| *name == "qwen3").unwrap();
+    let (_, case) = cases_on_gpus().find(|(name, _)| *name == "qwen3").unwrap();
     let texts = texts(&case.golden);
     for ((dtype, kv_dtype), seeds) in DTYPES.into_iter().zip([&[1][..], &[7, 100]]) {
         let feed = Feed {
@@ -119,7 +119,7 @@ fn two_ranks_have_the_same_bits_whichever_way_their_data_goes() {
 /// get to their work changes no bit either.
 #[test]
 fn where_a_text_runs_changes_no_bit_on_cuda() {
-    let (_, case) = cases_for_gpus().find(|(name, _)| *name == "llama").unwrap();
+    let (_, case) = cases_on_gpus().find(|(name, _)| *name == "llama").unwrap();
     let texts = texts(&case.golden);
     let (split, (dtype, kv_dtype)) = ((4, 2), DTYPES[1]);
     let plain = staggered(split, kv_dtype, texts.len());

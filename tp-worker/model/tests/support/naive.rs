@@ -4,9 +4,9 @@
 use std::{collections::BTreeSet, ops::Range};
 
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, CheckpointDtype, Exchange, Groups, Holds,
-    HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops, Owners, PassKey,
-    PassRecords, Passes, RmsNorm, RopeTable, Row, RowParallel, Rows, Scatter, WeightFormat,
+    AttentionShape, Axis, BackendError, Batch, CheckpointDtype, Exchange, ExpertSpace, Experts,
+    Groups, Holds, HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops, Owners,
+    PassKey, PassRecords, Passes, RmsNorm, RopeTable, Row, Rows, Scatter, WeightFormat,
 };
 use lockstep_collective::Collective;
 use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
@@ -107,6 +107,27 @@ fn normed(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let mean = x.iter().map(|v| v * v).sum::<f32>() / x.len() as f32;
     let scale = (mean + eps).sqrt().recip();
     x.iter().zip(weight).map(|(v, w)| v * scale * w).collect()
+}
+
+/// Returns the experts of a row by ascending number, each with its weight.
+fn chosen(scores: &[f32], active: usize, renormalized: bool) -> Vec<(usize, f32)> {
+    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let powers: Vec<f32> = scores.iter().map(|score| (score - max).exp()).collect();
+    let total: f32 = powers.iter().sum();
+    let mut all: Vec<_> = powers
+        .iter()
+        .map(|power| power / total)
+        .enumerate()
+        .collect();
+    // The sort is stable: of equal weights, lower numbers stay in front.
+    all.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    all.truncate(active);
+    all.sort_by_key(|(expert, _)| *expert);
+    let sum: f32 = all.iter().map(|(_, weight)| weight).sum();
+    let divisor = if renormalized { sum } else { 1.0 };
+    all.iter()
+        .map(|(expert, weight)| (*expert, weight / divisor))
+        .collect()
 }
 
 /// Returns the positions that new token `new` of `row` sees.
@@ -380,6 +401,45 @@ impl Ops for Naive {
             }
         }
     }
+    /// Runs one expert of one row after the other, and leaves all space alone.
+    fn experts(
+        &mut self,
+        x: &Tensor,
+        scores: &mut Tensor,
+        w: Experts<'_, Tensor>,
+        space: ExpertSpace<'_, Tensor>,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        let choices = x.rows * w.active;
+        assert_eq!((x.rows, w.gate_up.len()), (scores.rows, scores.width));
+        assert_eq!(space.gate_up.rows, choices);
+        assert_eq!(
+            (space.activated.rows, space.products.rows),
+            (choices, choices)
+        );
+        x.holds(OPERAND);
+        scores.holds(SUM);
+        space.gate_up.holds(SUM);
+        space.activated.holds(OPERAND);
+        space.products.holds(SUM);
+        out.holds(SUM);
+        self.activated += x.rows;
+        for row in 0..x.rows {
+            out.row_mut(row).fill(0.0);
+            for (expert, weight) in chosen(scores.row(row), w.active, w.renormalized) {
+                let (gate_up, down) = (&w.gate_up[expert], &w.down[expert]);
+                let m = down.width;
+                let product = |column| dot(x.row(row), gate_up.row(column));
+                let silu = |gate: f32| gate / (1.0 + (-gate).exp());
+                let columns = (0..m).map(|i| silu(product(i)) * product(m + i));
+                let columns: Vec<f32> = columns.collect();
+                for (i, sum) in out.row_mut(row).iter_mut().enumerate() {
+                    *sum += weight * dot(&columns, down.row(i));
+                }
+            }
+        }
+        Ok(())
+    }
     fn gather_rows(&mut self, x: &Tensor, rows: Rows<'_, Inputs>, out: &mut Tensor) {
         let rows = match rows {
             Rows::Wanted(inputs, range) => &inputs.wanted[range],
@@ -471,20 +531,19 @@ impl Exchange for Naive {
         Ok(self.groups.of(axis).all_reduce_sum(x.used())?)
     }
     /// Runs an all-reduce, and throws the other ranks' rows away.
-    fn matmul_scatter_add_rms_norm(
+    fn scatter_add_rms_norm(
         &mut self,
-        x: &Tensor,
-        w: RowParallel<'_, Self::Matrix, Vec<f32>>,
+        axis: Axis,
         scatter: Scatter<'_, Tensor>,
         residual: &mut Tensor,
         norm: RmsNorm<'_, Vec<f32>>,
         out: &mut Tensor,
     ) -> Result<(), BackendError> {
         let Scatter { rows, product } = scatter;
-        let own = rows[self.group(w.axis).0].clone();
-        self.matmul(x, w.part, product);
-        self.note(CollectiveKind::ReduceScatter, w.axis, product.width);
-        self.groups.of(w.axis).all_reduce_sum(product.used())?;
+        let own = rows[self.group(axis).0].clone();
+        product.holds(SUM);
+        self.note(CollectiveKind::ReduceScatter, axis, product.width);
+        self.groups.of(axis).all_reduce_sum(product.used())?;
         let mut sum = self.tensor(own.len(), product.width, Holds::Sum)?;
         for (to, from) in own.enumerate() {
             sum.row_mut(to).copy_from_slice(product.row(from));

@@ -9,9 +9,9 @@ use std::{
 
 use lockstep_backend::{
     AttentionShape, Axis, BackendError, Batch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow,
-    Chosen, DeviceSampler, DraftedRow, Exchange, FAILED, Holds, HostMatrix, InputLimits, KvShape,
-    Linear, MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable, RowParallel, Rows,
-    Scatter, WeightFormat,
+    Chosen, DeviceSampler, DraftedRow, Exchange, ExpertSpace, Experts, FAILED, Holds, HostMatrix,
+    InputLimits, KvShape, Linear, MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable,
+    RowParallel, Rows, Scatter, WeightFormat,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::Collective;
@@ -215,6 +215,22 @@ impl Ops for Counting {
         self.count("silu_mul")
             .silu_mul(gate_up.sums(), out.operands_mut());
     }
+    fn experts(
+        &mut self,
+        x: &Tensor,
+        scores: &mut Tensor,
+        w: Experts<'_, Matrix>,
+        space: ExpertSpace<'_, Tensor>,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        let space = ExpertSpace {
+            gate_up: space.gate_up.sums_mut(),
+            activated: space.activated.operands_mut(),
+            products: space.products.sums_mut(),
+        };
+        let (x, scores, out) = (x.operands(), scores.sums_mut(), out.sums_mut());
+        self.count("experts").experts(x, scores, w, space, out)
+    }
     fn gather_rows(&mut self, x: &Tensor, rows: Rows<'_, Inputs>, out: &mut Tensor) {
         let rows = match rows {
             Rows::Wanted(inputs, range) => Rows::Wanted(&inputs.batch, range),
@@ -300,6 +316,22 @@ impl Exchange for Counting {
         let (x, residual, out) = (x.operands(), residual.sums_mut(), out.operands_mut());
         self.count("matmul_scatter_add_rms_norm")
             .matmul_scatter_add_rms_norm(x, w, scatter, residual, norm, out)
+    }
+    fn scatter_add_rms_norm(
+        &mut self,
+        axis: Axis,
+        scatter: Scatter<'_, Tensor>,
+        residual: &mut Tensor,
+        norm: RmsNorm<'_, Vector>,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        let scatter = Scatter {
+            rows: scatter.rows,
+            product: scatter.product.sums_mut(),
+        };
+        let (residual, out) = (residual.sums_mut(), out.operands_mut());
+        self.count("scatter_add_rms_norm")
+            .scatter_add_rms_norm(axis, scatter, residual, norm, out)
     }
     fn all_gather_rows(
         &mut self,

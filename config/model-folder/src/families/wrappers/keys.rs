@@ -2,9 +2,10 @@
 //! its value turns something on.
 
 /// Keys that families read.
-const READ: [&str; 29] = [
+const READ: [&str; 34] = [
     "attention_bias",
     "bos_token_id",
+    "decoder_sparse_step",
     "eos_token_id",
     "head_dim",
     "hidden_act",
@@ -14,10 +15,14 @@ const READ: [&str; 29] = [
     "max_position_embeddings",
     "max_window_layers",
     "mlp_bias",
+    "mlp_only_layers",
     "model_type",
+    "moe_intermediate_size",
     "n_routed_experts",
+    "norm_topk_prob",
     "num_attention_heads",
     "num_experts",
+    "num_experts_per_tok",
     "num_hidden_layers",
     "num_key_value_heads",
     "num_local_experts",
@@ -36,7 +41,7 @@ const READ: [&str; 29] = [
 
 /// Keys of training, of sampling, of files and of images, none of which changes the logits of
 /// text.
-const HARMLESS: [&str; 35] = [
+const HARMLESS: [&str; 38] = [
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_name_or_path",
@@ -54,10 +59,13 @@ const HARMLESS: [&str; 35] = [
     "num_beam_groups",
     "num_beams",
     "num_return_sequences",
+    "output_router_logits",
     "pad_token_id",
     "pretraining_tp",
     "repetition_penalty",
     "return_dict",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
     "sep_token_id",
     "task_specific_params",
     "temperature",

@@ -12,7 +12,8 @@ use crate::{
 
 /// Returns the backend's names of the packed forms of `model`; `None` if the backend's matrices
 /// can't be saved. Forms of a rank's parts follow from these names, from the parts, and from
-/// the tensors in the checkpoint.
+/// the tensors in the checkpoint. A router is not among them: its form follows from its role,
+/// and has the version of the others.
 pub(crate) fn forms<B: Backend>(backend: &B, model: &ModelConfig) -> Option<String> {
     let form = |role| backend.packed_form(model.weight_format(role));
     let projection = form(MatrixRole::Projection)?;

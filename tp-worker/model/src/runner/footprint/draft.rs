@@ -7,7 +7,7 @@ use lockstep_types::{DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Ver
 use super::{Part, Weighed, count, kv_per_token, pass, rope_bytes};
 use crate::{
     CaptureSpec, ForwardLimits, Shard, Topology,
-    blocks::{allocate::Counter, attention_shapes, parts::MatrixPart},
+    blocks::{allocate::Counter, attention_shapes, expert_shapes, parts::MatrixPart},
     models::{
         decoder,
         eagle::{self, Eagle, Present},
@@ -184,6 +184,7 @@ impl Part {
                 &weights.projections,
                 head,
                 attention_shapes(model, shard),
+                expert_shapes(model, shard),
             ),
         }
     }

@@ -5,9 +5,9 @@ use lockstep_backend::{
 };
 use lockstep_types::{
     Architecture, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig, DraftKind,
-    DraftKv, DraftModel, Dtype, EngineShape, GatedMlpNames, GatedMlpSpec, KvCacheDtype, LayerSpec,
-    LoadFormat, Mixer, Mlp, ModelConfig, Norms, Quantization, RankMemory, SpeculationConfig,
-    StepLimits, TensorNames, Verification,
+    DraftKv, DraftModel, Dtype, EngineShape, ExpertsNames, ExpertsSpec, GatedMlpNames,
+    GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat, Mixer, Mlp, ModelConfig, Norms,
+    Quantization, RankMemory, SpeculationConfig, StepLimits, TensorNames, Verification,
 };
 
 use super::rank_memory;
@@ -23,7 +23,7 @@ impl DeviceMemory for Elements {
     fn matrix_bytes(&self, matrix: MatrixShape) -> u64 {
         let weights = (matrix.rows * matrix.cols) as u64;
         match matrix.role {
-            MatrixRole::Projection => weights,
+            MatrixRole::Projection | MatrixRole::Router => weights,
             MatrixRole::Vocabulary => weights * TABLE,
         }
     }
@@ -229,6 +229,43 @@ fn a_model_takes_its_layers_and_tables() {
     let none = memory(&model(64, 3, true), &SpeculationConfig::none(), 1, 0);
     assert_eq!(none.draft, lockstep_types::MemoryUse::default());
     assert_eq!(none.scratch, 30 * 96, "the widest product");
+}
+
+/// Every expert's matrices and the router count, and activations for all choices of all rows.
+#[test]
+fn a_mixture_takes_all_of_its_experts() {
+    let mut mixed = model(64, 2, true);
+    mixed.layers[1].mlp = Mlp::Experts(ExpertsSpec {
+        count: 5,
+        active: 2,
+        width: 32,
+        renormalized: true,
+        names: ExpertsNames {
+            router: "router".into(),
+            experts: "experts".into(),
+            expert: GatedMlpNames::default(),
+        },
+    });
+    let memory = |ranks, rank| memory(&mixed, &SpeculationConfig::none(), ranks, rank);
+    let experts = 5 * 3 * 64 * 32;
+    let attention = LAYER - 3 * 64 * 96;
+    let [alone, first] = [(1, 0), (2, 0)].map(|(ranks, rank)| memory(ranks, rank).target);
+    assert_eq!(
+        alone.weights,
+        LAYER + attention + experts + 5 * 64 + 6400 * TABLE
+    );
+    // The router is whole on every rank.
+    let split = (LAYER + attention + experts) / 2 + 5 * 64 + 3200 * TABLE;
+    assert_eq!(first.weights, split);
+    // Beside the activations of a model with gated MLPs: scores, then gate, up, their product
+    // and the result of each choice.
+    let plain = super::rank_memory(
+        &Elements,
+        &shape_of(5, &model(64, 2, true), &SpeculationConfig::none(), 1),
+        0,
+    );
+    let token = 5 + 2 * (3 * 32 + 64);
+    assert_eq!(alone.activations, plain.target.activations + 30 * token);
 }
 
 #[test]

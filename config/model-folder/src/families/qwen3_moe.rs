@@ -1,0 +1,90 @@
+//! Qwen3-MoE: Qwen3's attention, and experts in all layers but the ones that are named dense.
+
+use lockstep_types::{ExpertsNames, GatedMlpNames, LayerSpec, Mlp, ModelConfigError, TensorNames};
+use serde_json::json;
+
+use super::{Family, dense::Dense, experts, window::Windows};
+use crate::raw::Raw;
+
+pub(super) const FAMILY: Family = Family {
+    class_name: "Qwen3MoeForCausalLM",
+    model_type: "qwen3_moe",
+    class: || {
+        json!({
+            "vocab_size": 151_936,
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 32768,
+            "sliding_window": 4096,
+            "moe_intermediate_size": 768,
+            "num_experts_per_tok": 8,
+        })
+    },
+    names: TensorNames::default,
+    layers,
+};
+
+const QWEN3_MOE: Dense = Dense {
+    qk_norm: true,
+    windows: Windows::IfUsed,
+    no_bias: &["mlp_bias"],
+    ..Dense::LLAMA
+};
+
+/// Keys for the number of experts: of Qwen, and of transformers 5.
+const COUNTS: [&str; 2] = ["num_experts", "num_local_experts"];
+/// Number of experts where no key says it, as in the family's class.
+const COUNT: usize = 128;
+/// Key for the layers that are dense in any case.
+const DENSE: &str = "mlp_only_layers";
+
+fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
+    let mut config = config.clone();
+    if COUNTS.iter().all(|key| config.get(key).is_none()) {
+        config.put(COUNTS[0], COUNT.into());
+    }
+    let config = &config;
+    let renormalized = config.flag("norm_topk_prob", false)?;
+    let experts = experts::read(
+        config,
+        &COUNTS,
+        "moe_intermediate_size",
+        renormalized,
+        names(),
+    )?;
+    let step = config.size("decoder_sparse_step")?.unwrap_or(1);
+    let dense = dense_layers(config)?;
+    let gated = QWEN3_MOE.gated(config)?;
+    QWEN3_MOE.layers_with(config, |number| {
+        match (number + 1).is_multiple_of(step) && !dense.contains(&number) {
+            true => Mlp::Experts(experts.clone()),
+            false => gated.clone(),
+        }
+    })
+}
+
+/// Reads the numbers of the layers that are dense in any case.
+fn dense_layers(config: &Raw) -> Result<Vec<usize>, ModelConfigError> {
+    let Some(value) = config.get(DENSE) else {
+        return Ok(Vec::new());
+    };
+    let numbers = value.as_array().map(|all| {
+        let numbers = all.iter().map(|each| usize::try_from(each.as_u64()?).ok());
+        numbers.collect::<Option<Vec<_>>>()
+    });
+    let wrong = || config.wrong(DENSE, format!("is {value}, not a list of layers"));
+    numbers.flatten().ok_or_else(wrong)
+}
+
+fn names() -> ExpertsNames {
+    let [router, experts] = ["mlp.gate", "mlp.experts"].map(str::to_owned);
+    let [gate, up, down] = ["gate_proj", "up_proj", "down_proj"].map(str::to_owned);
+    ExpertsNames {
+        router,
+        experts,
+        expert: GatedMlpNames { gate, up, down },
+    }
+}

@@ -1,0 +1,140 @@
+//! Mixtures of experts: rows are routed, and each expert multiplies the rows that chose it.
+
+mod route;
+
+use lockstep_backend::{BackendError, Experts, MatrixShape};
+
+use crate::activation;
+use crate::formats::{CpuMatrix, Format};
+use crate::gemm::{Groups, Inputs, Scratch, grouped_matmul, grouped_words};
+use crate::isa::Isa;
+use crate::memory::Buffer;
+use crate::multiversion::multiversion;
+use crate::partition::for_rows;
+use crate::pool::Pool;
+use route::Routing;
+
+/// Activations of an operation. A row has as many choices as it goes through experts; choices of
+/// the same expert lie together.
+pub(crate) struct Activations<'a> {
+    /// Scores of each row, `[rows, experts]`, which are overwritten.
+    pub scores: &'a mut [f32],
+    /// Gate and up projections, `[choices, 2·m]`.
+    pub gate_up: &'a mut [f32],
+    /// Product of the activated gate and up, `[choices, m]`.
+    pub activated: &'a mut [f32],
+    /// Results of the experts, `[choices, out]`.
+    pub products: &'a mut [f32],
+}
+
+/// Working memory of an operation.
+pub(crate) struct Space<'a> {
+    /// Packed inputs of products.
+    pub packed: &'a mut Buffer<u32>,
+    /// Experts of each row, and rows of each expert.
+    pub routing: &'a mut Buffer<u32>,
+}
+
+/// See [`lockstep_backend::Ops::experts`].
+pub(crate) fn run(
+    pool: &mut Pool,
+    isa: Isa,
+    x: &[f32],
+    w: Experts<'_, CpuMatrix>,
+    activations: Activations<'_>,
+    space: Space<'_>,
+    out: &mut [f32],
+) -> Result<(), BackendError> {
+    let Activations {
+        scores,
+        gate_up,
+        activated,
+        products,
+    } = activations;
+    let Space { packed, routing } = space;
+    let (count, rows) = (w.gate_up.len(), scores.len() / w.gate_up.len().max(1));
+    if rows == 0 {
+        return Ok(());
+    }
+    routing.grow(Routing::words(rows, count, w.active), "routes of experts")?;
+    let mut routing = Routing::new(routing, rows, count, w.active);
+    routing.choose(pool, isa, scores, w.renormalized);
+    routing.sort();
+    let groups = |matrices| Groups {
+        matrices,
+        starts: routing.starts,
+    };
+    let firsts = routing.firsts;
+    let inputs = Inputs {
+        values: x,
+        order: Some(routing.order),
+    };
+    let scratch = Scratch { packed, firsts };
+    grouped_matmul(pool, isa, inputs, groups(w.gate_up), scratch, gate_up)?;
+    activation::silu_mul(pool, isa, gate_up, w.down[0].cols, activated);
+    let inputs = Inputs {
+        values: activated,
+        order: None,
+    };
+    let scratch = Scratch { packed, firsts };
+    grouped_matmul(pool, isa, inputs, groups(w.down), scratch, products)?;
+    let weights = routing.weights.chunks_exact(w.active);
+    let choices = routing.places.chunks_exact(w.active).zip(weights);
+    sum(pool, isa, products, choices, w.down[0].rows, out);
+    Ok(())
+}
+
+/// Sums the weighed products of each row's choices, in their order: by ascending expert. So a
+/// row's sum does not depend on other rows.
+fn sum<'c>(
+    pool: &mut Pool,
+    isa: Isa,
+    products: &[f32],
+    choices: impl Iterator<Item = (&'c [u32], &'c [f32])> + Clone + Sync,
+    width: usize,
+    out: &mut [f32],
+) {
+    for_rows(pool, out, width, |rows, part| {
+        let choices = choices.clone().skip(rows.start);
+        for ((places, weights), out) in choices.zip(part.chunks_exact_mut(width)) {
+            for (number, (place, weight)) in places.iter().zip(weights).enumerate() {
+                let product = &products[*place as usize * width..][..width];
+                match number {
+                    0 => weigh(isa, product, *weight, out),
+                    _ => add_weighed(isa, product, *weight, out),
+                }
+            }
+        }
+    });
+}
+
+multiversion! {
+    fn weigh(x: &[f32], weight: f32, out: &mut [f32]) {
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = weight * x;
+        }
+    }
+}
+
+multiversion! {
+    fn add_weighed(x: &[f32], weight: f32, out: &mut [f32]) {
+        for (out, x) in out.iter_mut().zip(x) {
+            *out += weight * x;
+        }
+    }
+}
+
+/// Words of packed inputs that experts with matrices of these shapes take for `choices` choices.
+pub(crate) fn packed_words(
+    isa: Isa,
+    choices: usize,
+    matrices: [(&dyn Format, MatrixShape); 2],
+) -> usize {
+    let words = matrices.map(|(format, shape)| grouped_words(format, isa, choices, shape.cols));
+    words[0].max(words[1])
+}
+
+/// Words of routes that a mixture of `count` experts takes for `rows` rows.
+pub(crate) fn routing_words(rows: usize, count: usize, active: usize) -> usize {
+    Routing::words(rows, count, active)
+}

@@ -1,0 +1,208 @@
+//! Routes of a mixture of experts: the experts that each row chooses, and the rows of each
+//! expert.
+
+use crate::exp::exp;
+use crate::isa::Isa;
+use crate::multiversion::multiversion;
+use crate::partition::{Shared, for_rows};
+use crate::pool::Pool;
+
+/// Routes of `rows` rows. A row has `active` choices, which are numbered row after row, and in a
+/// row by ascending expert.
+pub(super) struct Routing<'a> {
+    active: usize,
+    /// First choice of each expert in the order by experts, and behind the last expert the number
+    /// of all choices.
+    pub starts: &'a mut [u32],
+    /// Space, as long as `starts`.
+    pub firsts: &'a mut [u32],
+    /// Row of each choice, in the order by experts.
+    pub order: &'a mut [u32],
+    /// Place of each choice in the order by experts. Before [`Self::sort`], its expert.
+    pub places: &'a mut [u32],
+    /// Weight of each choice.
+    pub weights: &'a mut [f32],
+}
+
+impl<'a> Routing<'a> {
+    /// Words of memory for the routes of `rows` rows.
+    pub fn words(rows: usize, count: usize, active: usize) -> usize {
+        let lists = count.saturating_add(1).saturating_mul(2);
+        lists.saturating_add(rows.saturating_mul(active).saturating_mul(3))
+    }
+
+    /// Lays routes of `rows` rows among `count` experts in `memory`, which holds
+    /// [`Self::words`] words or more.
+    pub fn new(memory: &'a mut [u32], rows: usize, count: usize, active: usize) -> Self {
+        let choices = rows * active;
+        let (starts, rest) = memory.split_at_mut(count + 1);
+        let (firsts, rest) = rest.split_at_mut(count + 1);
+        let (order, rest) = rest.split_at_mut(choices);
+        let (places, rest) = rest.split_at_mut(choices);
+        Self {
+            active,
+            starts,
+            firsts,
+            order,
+            places,
+            weights: bytemuck::cast_slice_mut(&mut rest[..choices]),
+        }
+    }
+
+    /// Chooses each row's experts by its `scores`, which are overwritten.
+    pub fn choose(&mut self, pool: &mut Pool, isa: Isa, scores: &mut [f32], renormalized: bool) {
+        let (active, count) = (self.active, self.starts.len() - 1);
+        let (places, weights) = (Shared::new(self.places), Shared::new(self.weights));
+        for_rows(pool, scores, count, |rows, scores| {
+            for (row, scores) in rows.zip(scores.chunks_exact_mut(count)) {
+                let choices = row * active..(row + 1) * active;
+                // SAFETY: each row's choices are its own, and each row is visited once.
+                let (experts, weights) =
+                    unsafe { (places.slice(choices.clone()), weights.slice(choices)) };
+                softmax(isa, scores);
+                largest(scores, experts, weights);
+                if renormalized {
+                    let sum = weights.iter().fold(0.0, |sum, weight| sum + weight);
+                    weights.iter_mut().for_each(|weight| *weight /= sum);
+                }
+            }
+        });
+    }
+
+    /// Sorts all choices by expert; those of one expert stay in the order of rows.
+    pub fn sort(&mut self) {
+        self.starts.fill(0);
+        for &expert in &*self.places {
+            self.starts[expert as usize + 1] += 1;
+        }
+        let mut sum = 0;
+        for start in &mut *self.starts {
+            sum += *start;
+            *start = sum;
+        }
+        self.firsts.copy_from_slice(self.starts);
+        for (choice, place) in self.places.iter_mut().enumerate() {
+            let next = &mut self.firsts[*place as usize];
+            *place = *next;
+            *next += 1;
+            self.order[*place as usize] = (choice / self.active) as u32;
+        }
+    }
+}
+
+multiversion! {
+    /// Turns scores into their exponentials, after the largest is subtracted.
+    fn exponentials(scores: &mut [f32], largest: f32) {
+        for score in scores {
+            *score = exp(*score - largest);
+        }
+    }
+}
+
+/// Turns the scores of a row into weights, none of which has a sign. A score that is not finite
+/// makes all of them NaN.
+fn softmax(isa: Isa, scores: &mut [f32]) {
+    let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    exponentials(isa, scores, largest);
+    let sum = scores.iter().fold(0.0, |sum, weight| sum + weight);
+    for weight in scores {
+        *weight = (*weight / sum).abs();
+    }
+}
+
+/// Chooses the experts of the largest weights, of equal ones the lower, and lists them
+/// ascending. Weights without order are chosen after all others, or in the order of experts. The
+/// signs of `weights` are overwritten.
+fn largest(weights: &mut [f32], experts: &mut [u32], chosen: &mut [f32]) {
+    for _ in 0..experts.len() {
+        let mut best: Option<(usize, f32)> = None;
+        for (expert, &weight) in weights.iter().enumerate() {
+            let free = weight.is_sign_positive();
+            if free && best.is_none_or(|(_, most)| weight > most) {
+                best = Some((expert, weight));
+            }
+        }
+        if let Some((expert, weight)) = best {
+            weights[expert] = -weight;
+        }
+    }
+    let marked = weights.iter().enumerate();
+    let marked = marked.filter(|(_, weight)| weight.is_sign_negative());
+    let slots = experts.iter_mut().zip(chosen);
+    for ((slot, chosen), (expert, weight)) in slots.zip(marked) {
+        (*slot, *chosen) = (expert as u32, weight.abs());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routed(
+        scores: &[f32],
+        count: usize,
+        active: usize,
+        renormalized: bool,
+    ) -> (Vec<u32>, Vec<u32>, Vec<u32>, Vec<f32>) {
+        let mut pool = Pool::new(2, None, false).unwrap();
+        let rows = scores.len() / count;
+        let mut memory = vec![7; Routing::words(rows, count, active)];
+        let mut routing = Routing::new(&mut memory, rows, count, active);
+        routing.choose(&mut pool, Isa::detect(), &mut scores.to_vec(), renormalized);
+        routing.sort();
+        (
+            routing.starts.to_vec(),
+            routing.order.to_vec(),
+            routing.places.to_vec(),
+            routing.weights.to_vec(),
+        )
+    }
+
+    #[test]
+    fn choices_are_sorted_by_expert_and_then_by_row() {
+        let scores = [
+            1.0, 5.0, 2.0, 4.0, // experts 1 and 3
+            9.0, 1.0, 8.0, 0.0, // experts 0 and 2
+            0.0, 3.0, 1.0, 4.0, // experts 1 and 3
+        ];
+        let (starts, order, places, weights) = routed(&scores, 4, 2, false);
+        assert_eq!(starts, [0, 1, 3, 4, 6]);
+        assert_eq!(order, [1, 0, 2, 1, 0, 2]);
+        assert_eq!(places, [1, 4, 0, 3, 2, 5]);
+        let total: f64 = [1.0f64, 5.0, 2.0, 4.0].iter().map(|x| x.exp()).sum();
+        let error = |weight: f32, score: f64| (f64::from(weight) - score.exp() / total).abs();
+        assert!(error(weights[0], 5.0) < 1e-6 && error(weights[1], 4.0) < 1e-6);
+        let (.., weights) = routed(&scores, 4, 2, true);
+        assert!(
+            weights
+                .chunks(2)
+                .all(|pair| (pair[0] + pair[1] - 1.0).abs() < 1e-6)
+        );
+    }
+
+    #[test]
+    fn of_equal_experts_the_lower_are_chosen() {
+        for count in [4, 8, 64, 256] {
+            let equal = vec![0.5; count];
+            let (starts, order, places, weights) = routed(&equal, count, 3, true);
+            assert_eq!(places, [0, 1, 2]);
+            assert_eq!((starts[3], starts[count]), (3, 3));
+            assert_eq!((order, weights), (vec![0; 3], vec![1.0 / 3.0; 3]));
+        }
+        // The second place is tied between the experts 1, 4 and 6.
+        let scores = [0.0, 2.0, 1.0, 3.0, 2.0, 1.0, 2.0, 0.0];
+        let (starts, ..) = routed(&scores, 8, 2, false);
+        assert_eq!(starts, [0, 0, 1, 1, 2, 2, 2, 2, 2]);
+    }
+
+    #[test]
+    fn a_row_that_is_not_finite_chooses_experts_and_spoils_itself_alone() {
+        for bad in [f32::NAN, f32::INFINITY] {
+            let scores = [1.0, 5.0, 2.0, 4.0, 1.0, bad, 2.0, 4.0];
+            let (starts, .., weights) = routed(&scores, 4, 2, true);
+            assert_eq!(starts[4], 4);
+            assert!(weights[..2].iter().all(|weight| weight.is_finite()));
+            assert!(weights[2..].iter().all(|weight| weight.is_nan()));
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Mixtures of experts.
+
+use std::ops::Range;
+
+use lockstep_backend::{ExpertSpace, Experts, Holds, Linear, Memory as _, Ops as _, WeightFormat};
+use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuTensor, Isa};
+use lockstep_types::Dtype;
+
+use crate::machine::{Values, backend, bits, matrix_in, tensor, variants};
+
+/// Inputs, columns of an expert, and outputs. None of them fills a panel or a group of integers.
+const IN: usize = 150;
+const COLUMNS: usize = 37;
+const OUT: usize = 45;
+
+/// Experts, and number of them that a row goes through.
+const SIZES: [(usize, usize); 4] = [(8, 2), (9, 3), (12, 1), (3, 3)];
+
+struct Case {
+    active: usize,
+    renormalized: bool,
+    x: Vec<f32>,
+    scores: Vec<f32>,
+    gate_up: Vec<CpuMatrix>,
+    down: Vec<CpuMatrix>,
+}
+
+impl Case {
+    /// Makes `rows` rows. Every third row prefers the first experts, so that some experts have
+    /// many rows and others none.
+    fn new(
+        backend: &mut CpuBackend,
+        format: WeightFormat,
+        rows: usize,
+        (count, active): (usize, usize),
+    ) -> Self {
+        let mut values = Values::new((rows * 1000 + count * 10 + active) as u64);
+        let mut scores = values.floats(rows * count);
+        for row in scores.chunks_mut(count).step_by(3) {
+            row[0] += 3.0;
+            row[active - 1] += 2.0;
+        }
+        let mut matrices = |rows: usize, cols: usize| -> Vec<_> {
+            let matrix = |_| matrix_in(backend, format, &values.floats(rows * cols), cols);
+            (0..count).map(matrix).collect()
+        };
+        Self {
+            active,
+            renormalized: count % 2 == 1,
+            gate_up: matrices(2 * COLUMNS, IN),
+            down: matrices(OUT, COLUMNS),
+            x: values.floats(rows * IN),
+            scores,
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.gate_up.len()
+    }
+
+    /// Runs the operation over some of the rows.
+    fn run(&self, backend: &mut CpuBackend, rows: Range<usize>) -> Vec<f32> {
+        let count = self.count();
+        let x = tensor(backend, &self.x[rows.start * IN..rows.end * IN], IN);
+        let scores = &self.scores[rows.start * count..rows.end * count];
+        let mut scores = tensor(backend, scores, count);
+        let choices = rows.len() * self.active;
+        let mut space = |rows, width| {
+            let mut space = backend.tensor(rows, width, Holds::Sum).unwrap();
+            space.values_mut().fill(f32::NAN);
+            space
+        };
+        let mut out = space(rows.len(), OUT);
+        let mut gate_up = space(choices, 2 * COLUMNS);
+        let mut activated = space(choices, COLUMNS);
+        let mut products = space(choices, OUT);
+        let space = ExpertSpace {
+            gate_up: &mut gate_up,
+            activated: &mut activated,
+            products: &mut products,
+        };
+        let experts = Experts {
+            active: self.active,
+            renormalized: self.renormalized,
+            gate_up: &self.gate_up,
+            down: &self.down,
+        };
+        backend
+            .experts(&x, &mut scores, experts, space, &mut out)
+            .unwrap();
+        out.values().to_vec()
+    }
+
+    /// Returns the experts of a row by ascending number, each with its weight.
+    fn chosen(&self, row: usize) -> Vec<(usize, f64)> {
+        let scores = &self.scores[row * self.count()..(row + 1) * self.count()];
+        let powers: Vec<f64> = scores.iter().map(|score| f64::from(*score).exp()).collect();
+        let total: f64 = powers.iter().sum();
+        let mut all: Vec<_> = powers.iter().map(|p| p / total).enumerate().collect();
+        all.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        all.truncate(self.active);
+        all.sort_by_key(|(expert, _)| *expert);
+        let sum: f64 = all.iter().map(|(_, weight)| weight).sum();
+        let divisor = if self.renormalized { sum } else { 1.0 };
+        let weighed = all.into_iter();
+        weighed
+            .map(|(expert, weight)| (expert, weight / divisor))
+            .collect()
+    }
+
+    /// Returns a row of the output, from products and activations of one row and expert at a
+    /// time; and the size of its terms.
+    fn plain(&self, backend: &mut CpuBackend, row: usize) -> Vec<(f64, f64)> {
+        let x = tensor(backend, &self.x[row * IN..(row + 1) * IN], IN);
+        let mut sums = vec![(0.0, 0.0); OUT];
+        for (expert, weight) in self.chosen(row) {
+            let mut product = |x: &CpuTensor, matrix: &CpuMatrix, width| {
+                let mut out = backend.tensor(1, width, Holds::Sum).unwrap();
+                backend.matmul(x, Linear::unbiased(matrix), &mut out);
+                out
+            };
+            let gate_up = product(&x, &self.gate_up[expert], 2 * COLUMNS);
+            let (gate, up) = gate_up.values().split_at(COLUMNS);
+            let silu = |(gate, up): (&f32, &f32)| gate / (1.0 + (-gate).exp()) * up;
+            let activated: Vec<f32> = gate.iter().zip(up).map(silu).collect();
+            let activated = tensor(backend, &activated, COLUMNS);
+            let mut out = backend.tensor(1, OUT, Holds::Sum).unwrap();
+            backend.matmul(&activated, Linear::unbiased(&self.down[expert]), &mut out);
+            for ((sum, size), value) in sums.iter_mut().zip(out.values()) {
+                *sum += weight * f64::from(*value);
+                *size += weight * f64::from(value.abs());
+            }
+        }
+        sums
+    }
+}
+
+const FORMATS: [WeightFormat; 3] = [WeightFormat::Float, WeightFormat::Int8, WeightFormat::Int4];
+
+/// Rows of which each goes through its own experts, alone and together: 70 rows fill several
+/// blocks of an expert's rows.
+#[test]
+fn experts_are_those_of_single_products() {
+    for (isa, dtype) in variants() {
+        for format in FORMATS {
+            for (rows, sizes) in [1, 5, 70, 33].into_iter().zip(SIZES) {
+                let mut backend = backend(isa, dtype, 2);
+                let case = Case::new(&mut backend, format, rows, sizes);
+                let found = case.run(&mut backend, 0..rows);
+                for (row, found) in found.chunks(OUT).enumerate() {
+                    for (value, (sum, size)) in found.iter().zip(case.plain(&mut backend, row)) {
+                        // The kernels' exponential is within two units of the last place. Where
+                        // that turns the rounding of an activation, a bf16 or an integer is off
+                        // by one.
+                        let limit = 2e-2 * size + 1e-5;
+                        let error = (f64::from(*value) - sum).abs();
+                        assert!(
+                            error <= limit,
+                            "{isa} {dtype:?} {format:?} {sizes:?}: {error}"
+                        );
+                    }
+                }
+                if (dtype, format) == (Dtype::Float32, WeightFormat::Float) {
+                    close(&case, &mut backend, &found);
+                }
+            }
+        }
+    }
+}
+
+/// Compares with single products where nothing is rounded.
+fn close(case: &Case, backend: &mut CpuBackend, found: &[f32]) {
+    for (row, found) in found.chunks(OUT).enumerate() {
+        for (value, (sum, size)) in found.iter().zip(case.plain(backend, row)) {
+            let error = (f64::from(*value) - sum).abs();
+            assert!(error <= 1e-5 * (size + 1.0), "row {row}: {error}");
+        }
+    }
+}
+
+/// A row's bits depend neither on other rows, nor on threads, nor on the rows that came before.
+#[test]
+fn a_row_does_not_depend_on_its_company() {
+    for (isa, dtype) in variants() {
+        for format in FORMATS {
+            let (rows, sizes) = (41, (9, 3));
+            let mut one = backend(isa, dtype, 1);
+            let case = Case::new(&mut one, format, rows, sizes);
+            let together = case.run(&mut one, 0..rows);
+            let mut three = backend(isa, dtype, 3);
+            assert_eq!(bits(&case.run(&mut three, 0..rows)), bits(&together));
+            for range in [0..1, 1..2, 5..17, 40..41] {
+                let own = &together[range.start * OUT..range.end * OUT];
+                let alone = case.run(&mut three, range.clone());
+                assert_eq!(
+                    bits(&alone),
+                    bits(own),
+                    "{isa} {dtype:?} {format:?} {range:?}"
+                );
+            }
+        }
+    }
+}
+
+/// All experts score alike: the lowest are chosen, on every instruction set.
+#[test]
+fn of_equal_experts_the_lowest_are_chosen() {
+    for isa in Isa::available() {
+        let mut backend = backend(isa, Dtype::Float32, 2);
+        let mut case = Case::new(&mut backend, WeightFormat::Float, 6, (12, 2));
+        case.scores.fill(0.25);
+        let tied = case.run(&mut backend, 0..6);
+        for scores in case.scores.chunks_mut(12) {
+            scores[..2].fill(9.0);
+        }
+        case.renormalized = true;
+        let lowest = case.run(&mut backend, 0..6);
+        // A weight is 1/12 where all experts share it, and 1/2 where two of them do.
+        for (tied, lowest) in tied.iter().zip(&lowest) {
+            assert!(
+                (6.0 * tied - lowest).abs() <= 1e-5 * (1.0 + lowest.abs()),
+                "{isa}"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_rows_are_fine() {
+    let mut backend = backend(Isa::detect(), Dtype::Bfloat16, 2);
+    let case = Case::new(&mut backend, WeightFormat::Float, 2, (8, 2));
+    assert!(case.run(&mut backend, 1..1).is_empty());
+}
