@@ -125,7 +125,7 @@ fn headers_that_lie_are_refused() {
         (String::new(), 0, "EOF"),
         ("{\"x\":".to_owned(), 0, "EOF"),
         // Deep nesting where a value is read. Where it is skipped it does no harm.
-        (format!("{{\"x\": {deep}}}"), 4, "invalid type"),
+        (format!("{{\"x\": {deep}}}"), 4, "expected value"),
     ] {
         let error = read(&json, data).err();
         let error = error.unwrap_or_else(|| panic!("{json:.100} is accepted"));
