@@ -66,10 +66,7 @@ impl HostFp8<'_> {
     }
 
     /// Puts the rows of `other` below these.
-    pub(super) fn append(&mut self, other: Self) -> bool
-    where
-        Self: Sized,
-    {
+    pub(super) fn append(&mut self, other: Self) -> bool {
         self.blocks.extend(other.blocks);
         self.scales.extend(other.scales);
         true

@@ -116,6 +116,9 @@ impl Served {
         like_present.tie_word_embeddings = present.tie_word_embeddings;
         let reason = match like_present == *present {
             true => other_head(new.tie_word_embeddings),
+            false if new.checkpoint != present.checkpoint => {
+                "has weights in another form than the one that runs (`quantization_config`)"
+            }
             false => "has another shape or other end tokens than the one that runs",
         };
         Err(WorkerError::Reload(format!(

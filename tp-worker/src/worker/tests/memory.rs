@@ -7,7 +7,8 @@ use lockstep_backend_cpu::CpuAllocated;
 use lockstep_collective::local_group;
 use lockstep_devices::DeviceFootprint;
 use lockstep_types::{
-    Dtype, EngineConfig, Footprint as _, KvCacheDtype, Quantization, RankMemory, Verification,
+    DeviceKind, Dtype, EngineConfig, Footprint as _, KvCacheDtype, Quantization, RankMemory,
+    Verification,
 };
 
 use super::{
@@ -147,6 +148,22 @@ fn architectures_take_what_is_charged() {
         }
     }
     assert!(compared >= 4 * 14, "{compared}");
+}
+
+/// GPUs refuse them before anything is charged or started.
+#[test]
+fn checkpoints_of_8_bit_floats_are_for_processors() {
+    let folder = repository().join("tests/fixtures/architectures/llama_fp8");
+    let mut config = config(1, 4, Dtype::Bfloat16);
+    config.model = lockstep_model_folder::load(&folder).unwrap();
+    assert_eq!(DeviceFootprint.serves(&config.shape()), Ok(()));
+    config.device.kind = DeviceKind::Cuda;
+    let why = DeviceFootprint.serves(&config.shape()).unwrap_err();
+    assert!(why.contains("no FP8 weights"), "{why}");
+    // Rounded again they are weights like others.
+    config.model.quantization = Quantization::Int8;
+    let why = DeviceFootprint.serves(&config.shape()).unwrap_err();
+    assert!(why.contains("no quantized weights"), "{why}");
 }
 
 #[test]

@@ -8,6 +8,8 @@ use lockstep_files::LARGEST_INDEX;
 
 use super::*;
 
+mod fp8;
+
 fn file(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
     let views: HashMap<String, TensorView<'_>> = tensors
         .iter()

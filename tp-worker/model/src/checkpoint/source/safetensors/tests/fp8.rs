@@ -1,0 +1,150 @@
+//! Matrices of 8-bit floats.
+
+use std::path::Path;
+
+use lockstep_types::Fp8Checkpoint;
+
+use super::*;
+
+fn format(block: Option<[usize; 2]>) -> CheckpointFormat {
+    let floats = Vec::new();
+    CheckpointFormat::Fp8(Fp8Checkpoint { block, floats })
+}
+
+fn values(matrix: &HostMatrix<'_>) -> Vec<f32> {
+    let mut all = vec![f32::NAN; matrix.rows() * matrix.cols()];
+    for (row, values) in all.chunks_exact_mut(matrix.cols()).enumerate() {
+        matrix.form().read(row, 0, values);
+    }
+    all
+}
+
+/// Weights that are exchanged while the server runs are read, and not mapped. Rows and columns
+/// begin inside of blocks.
+#[test]
+fn values_that_are_read_are_those_that_are_mapped() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = repository.join("tests/fixtures/architectures/llama_fp8");
+    let open = |access| {
+        let opened = Safetensors::open(&folder, access).unwrap();
+        opened.in_format(&format(Some([128, 128])))
+    };
+    let part = TensorRows {
+        name: "model.layers.0.mlp.down_proj.weight".to_owned(),
+        rows: 160,
+        taken: vec![120..160, 0..3],
+    };
+    let [mapped, read] = [FileAccess::Mapped, FileAccess::Read].map(open);
+    let expected = values(&mapped.matrix(&part, 208, &(52..156)).unwrap());
+    assert!(expected.iter().all(|x| x.is_finite()));
+    assert!(expected.iter().filter(|x| **x != 0.0).count() > expected.len() / 2);
+    let found = read.matrix(&part, 208, &(52..156)).unwrap();
+    assert!(
+        values(&found).iter().all(|x| *x == 0.0),
+        "nothing is read yet"
+    );
+    let mut bytes = Vec::new();
+    let fetched = read.fetch(&found, &mut bytes).unwrap().unwrap();
+    assert_eq!(values(&fetched), expected);
+    assert_eq!(found.bytes(), 43 * 104);
+}
+
+/// A matrix of ones, `[4, 6]`, whose scales have a name, a type, a shape and bytes.
+fn ones(scales: (&str, Dtype, &[usize], &[u8])) -> Safetensors {
+    let ones = [0x38; 24];
+    let file = file(&[("x.weight", Dtype::F8_E4M3, &[4, 6], &ones), scales]);
+    open(&[("model.safetensors", &file)]).unwrap()
+}
+
+fn whole(tensor: &str) -> TensorRows {
+    TensorRows {
+        name: format!("{tensor}.weight"),
+        rows: 4,
+        taken: vec![Range { start: 0, end: 4 }],
+    }
+}
+
+#[test]
+fn scales_have_one_of_three_shapes_and_any_type() {
+    let floats =
+        |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|x| x.to_le_bytes()).collect() };
+    let rows = floats(&[1.0, 2.0, 3.0, 4.0]);
+    let two = half::bf16::from_f32(2.0).to_le_bytes();
+    let by_row = |row: usize, _: usize| row as f32 + 1.0;
+    let all = |_: usize, _: usize| 2.0;
+    let by_block = |row: usize, col: usize| (1 << (row / 3 * 2 + col / 4)) as f32;
+    type Expected = fn(usize, usize) -> f32;
+    for (name, dtype, shape, bytes, block, expected) in [
+        (
+            "weight_scale",
+            Dtype::F32,
+            &[4, 1][..],
+            &rows[..],
+            None,
+            by_row as Expected,
+        ),
+        ("weight_scale", Dtype::F32, &[4], &rows, None, by_row),
+        ("weight_scale", Dtype::BF16, &[], &two, None, all),
+        ("weight_scale_inv", Dtype::BF16, &[1], &two, None, all),
+        ("weight_scale", Dtype::F8_E8M0, &[1, 1], &[128], None, all),
+        (
+            "weight_scale_inv",
+            Dtype::F8_E8M0,
+            &[2, 2],
+            &[127, 128, 129, 130],
+            Some([3, 4]),
+            by_block,
+        ),
+    ] {
+        let stored = ones((&format!("x.{name}"), dtype, shape, bytes)).in_format(&format(block));
+        let found = values(&stored.matrix(&whole("x"), 6, &(0..6)).unwrap());
+        for (at, value) in found.into_iter().enumerate() {
+            assert_eq!(value, expected(at / 6, at % 6), "{name} {shape:?} {at}");
+        }
+    }
+}
+
+#[test]
+fn scales_that_do_not_fit_are_refused_by_name() {
+    let one = 1f32.to_le_bytes();
+    let four = one.repeat(4);
+    for (scales, block, parts) in [
+        (
+            ("y", Dtype::F32, &[1][..], &one[..]),
+            None,
+            ["x.weight_scale_inv", "[4, 1]"],
+        ),
+        (
+            ("x.weight_scale", Dtype::F32, &[1, 4], &four),
+            None,
+            ["x.weight_scale", "[1, 4]"],
+        ),
+        (
+            ("x.weight_scale", Dtype::F32, &[1], &one),
+            Some([2, 3]),
+            ["x.weight_scale", "[2, 2]"],
+        ),
+        (
+            ("x.weight_scale", Dtype::I32, &[1], &one),
+            None,
+            ["x.weight_scale", "I32"],
+        ),
+    ] {
+        let stored = ones(scales).in_format(&format(block));
+        let error = stored
+            .matrix(&whole("x"), 6, &(0..6))
+            .unwrap_err()
+            .to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    }
+    // Where config.json does not speak of 8-bit floats they are no weights.
+    let stored = ones(("x.weight_scale", Dtype::F32, &[1], &one));
+    let error = stored
+        .matrix(&whole("x"), 6, &(0..6))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("F8_E4M3") && error.contains("quantization_config"),
+        "{error}"
+    );
+}
