@@ -15,10 +15,9 @@ mod norm;
 pub(crate) mod parts;
 mod place;
 mod rope;
+mod widths;
 
-pub(crate) use attention::{
-    Attention, AttentionBuffers, AttentionWidths, attention_shapes, attention_widths,
-};
+pub(crate) use attention::{Attention, AttentionBuffers, attention_shapes, attention_widths};
 pub(crate) use boundary::{AllRows, Boundary, MlpOperands};
 pub(crate) use gated_mlp::{GatedMlp, GatedMlpBuffers, gated_mlp_widths};
 pub(crate) use layer::{Layer, LayerBuffers};

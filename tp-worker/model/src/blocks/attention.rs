@@ -13,6 +13,7 @@ use super::{
     linear::Fused,
     parts::{Convert, Form, Listed, Tensors, VectorPart},
     rope::rope_of,
+    widths::AttentionWidths,
 };
 use crate::{
     CollectiveStep, Shard, Topology, blocks::allocate::Allocate, split::topology::attention_axis,
@@ -46,22 +47,6 @@ pub(crate) struct AttentionBuffers<T> {
     pub qkv: T,
     /// Attention output, `[n, heads·head_dim]`.
     pub attended: T,
-}
-
-/// Columns of an attention's buffers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AttentionWidths {
-    qkv: usize,
-    attended: usize,
-}
-
-impl AttentionWidths {
-    fn of(shape: &AttentionShape) -> Self {
-        Self {
-            qkv: shape.qkv_width(),
-            attended: shape.out_width(),
-        }
-    }
 }
 
 impl<T> AttentionBuffers<T> {

@@ -3,8 +3,8 @@
 use lockstep_backend::{Axis, Backend, BackendError};
 use lockstep_types::{KvGroup, LayerSpec, ModelConfig, RopeConfig};
 
-use super::AttentionWidths;
 use super::rope::{rope_table, rope_tables};
+use super::widths::AttentionWidths;
 use crate::{Shard, split::topology::attention_axis};
 
 /// Place of a layer in a model, and the rank's shard.
