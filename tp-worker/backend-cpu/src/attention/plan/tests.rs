@@ -110,7 +110,6 @@ fn tasks_skip_what_lies_behind_the_window() {
         // A query sees 1,000 positions, whatever lies before.
         let pairs = 2 * (q_len as usize * 4 + plan.tasks.len() * PACKING_ROWS) * 1_000;
         assert!(plan.cost <= 2 * pairs, "{} for {pairs}", plan.cost);
-        assert!(largest(&mut plan) <= 125);
     }
 }
 

@@ -75,11 +75,14 @@ pub(crate) struct AttentionBuffers<T> {
 /// Columns of an attention's buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AttentionWidths {
+    /// Columns of queries, keys and values.
     qkv: usize,
+    /// Columns of the attention output.
     attended: usize,
 }
 
 impl AttentionWidths {
+    /// Returns the widths for heads of `shape`.
     fn of(shape: &AttentionShape) -> Self {
         Self {
             qkv: shape.qkv_width(),
