@@ -54,12 +54,24 @@ fn of_any_folder(mut model: Value) -> Value {
     let made_up = model.get("load_format") == Some(&json!(LoadFormat::Dummy));
     if let Some(model) = model.as_object_mut() {
         model.remove("path");
-        if !made_up {
-            model.remove("names");
-        }
         model.insert("commit".to_owned(), commit);
     }
+    if !made_up {
+        without_names(&mut model);
+    }
     model
+}
+
+/// Removes the names of tensors, wherever they stand: of the model, and of its blocks.
+fn without_names(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove("names");
+            fields.values_mut().for_each(without_names);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_names),
+        _ => {}
+    }
 }
 
 /// The commit of a model whose folder is a snapshot, `…/snapshots/COMMIT`; otherwise null.

@@ -11,6 +11,7 @@ mod seed;
 mod spec;
 mod speculative;
 mod tokenize;
+mod totals;
 mod trace;
 
 use std::{sync::Arc, time::Duration};
@@ -113,7 +114,7 @@ impl Submission {
         held: Option<&RequestMemory>,
     ) -> ApiResult<Self> {
         let (logprobs, n) = (checked.generation.logprobs, checked.n);
-        check::tokens(spec, &prompts, n, &app.config.schedule)?;
+        totals::tokens(spec, &prompts, n, &app.config.schedule)?;
         let lengths = prompts
             .iter()
             .map(|prompt| context::max_new_tokens(&app.config, spec, prompt.len()))
@@ -174,6 +175,18 @@ fn timeout(spec: &GenerateSpec, server: &TimeoutConfig) -> Option<Duration> {
     own.or(server.request_s.map(Duration::from_secs))
 }
 
+/// Checks the lengths of lists and texts that a request may give once for all of its prompts. A
+/// surface that copies them for each prompt asks before: a copy of one value is bounded then.
+///
+/// # Errors
+/// 400 naming the field, its length and the limit.
+pub fn check_lengths(config: &EngineConfig, spec: &GenerateSpec) -> ApiResult<()> {
+    let (limits, fields) = (&config.server.limits.request, &spec.fields);
+    check::stops(&spec.stops, &fields.name("stop"), limits)?;
+    sampling::lengths(&spec.sampling, fields, limits)?;
+    spec.cache_salt.as_deref().map_or(Ok(()), check::cache_salt)
+}
+
 /// Makes every check that needs no tokenizer.
 fn check_spec(config: &EngineConfig, spec: &GenerateSpec) -> ApiResult<Checked> {
     let limits = &config.server.limits.request;
@@ -185,8 +198,8 @@ fn check_spec(config: &EngineConfig, spec: &GenerateSpec) -> ApiResult<Checked> 
         ));
     }
     count(fields.input, spec.inputs.len(), limits.prompts)?;
-    let n = check::choices(spec, limits)?;
-    check::stops(&spec.stops, &fields.name("stop"), limits)?;
+    let n = totals::choices(spec, limits)?;
+    check_lengths(config, spec)?;
     let sampling = sampling::resolve(&spec.sampling, fields, config)?;
     let top = integer(
         &spec.logprobs.top_field,
@@ -206,9 +219,6 @@ fn check_spec(config: &EngineConfig, spec: &GenerateSpec) -> ApiResult<Checked> 
              `--enable-priority-scheduling`.",
         ));
     }
-    spec.cache_salt
-        .as_deref()
-        .map_or(Ok(()), check::cache_salt)?;
     let dp_size = config.parallel.dp_size;
     let dp_rank = |asked| check::dp_rank(asked, dp_size);
     Ok(Checked {

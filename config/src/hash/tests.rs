@@ -83,6 +83,9 @@ fn spellings_of_tensors_count_only_where_numbers_follow_from_them() {
         let mut engine = resolve_line("").expect("good").0;
         engine.model.load_format = load_format;
         engine.model.names = engine.model.names.moved("model", prefix);
+        for layer in &mut engine.model.layers {
+            layer.attention_mut().names.query = format!("{prefix}.q");
+        }
         super::hash(&engine)
     };
     let [plain, moved] = ["model", "model.language_model"].map(|to| of(LoadFormat::Auto, to));

@@ -80,7 +80,7 @@ pub(super) fn kv_cache(args: &ServeArgs, dtype: Dtype) -> Result<KvCacheDtype, C
             return Err(ConfigError::value(
                 "--kv-cache-dtype",
                 named(&floats),
-                "this version has no 8-bit floats",
+                "this version has no caches in 8-bit floats",
                 "Give int8, which takes as much memory",
             ));
         }

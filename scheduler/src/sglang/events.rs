@@ -75,8 +75,15 @@ fn pieces(events: Vec<CacheEvent>) -> Vec<Vec<CacheEvent>> {
     for event in events.into_iter().flat_map(cut) {
         let size = match &event {
             CacheEvent::BlockStored {
-                blocks, block_size, ..
-            } => blocks.len() * *block_size as usize,
+                blocks,
+                block_size,
+                cache_salt,
+                ..
+            } => {
+                // Four bytes of a salt take the room of a token.
+                let salt = cache_salt.as_ref().map_or(0, |salt| salt.len() / 4);
+                blocks.len() * *block_size as usize + salt
+            }
             CacheEvent::BlockRemoved { hashes } => hashes.len(),
             CacheEvent::Cleared => 1,
         };
@@ -186,6 +193,37 @@ mod tests {
             ],
         ];
         assert_eq!(pieces, expected);
+    }
+
+    /// 1,024 blocks of one token, each with a salt of 1,024 bytes, are more than a batch.
+    #[test]
+    fn long_salts_fill_batches_too() {
+        let salt: std::sync::Arc<str> = "x".repeat(1_024).into();
+        let event = |hash| match stored(None, hash..hash + 1, 1) {
+            CacheEvent::BlockStored {
+                parent,
+                blocks,
+                block_size,
+                ..
+            } => CacheEvent::BlockStored {
+                parent,
+                blocks,
+                block_size,
+                cache_salt: Some(salt.clone()),
+            },
+            other => other,
+        };
+        let pieces = pieces((0..1_024).map(event).collect());
+        let lengths: Vec<usize> = pieces.iter().map(Vec::len).collect();
+        assert_eq!(lengths, [510, 510, 4]);
+    }
+
+    #[test]
+    fn the_salt_of_a_block_is_told() {
+        let Data::Stored(told) = data(stored(None, 0..1, 1)) else {
+            panic!("not stored");
+        };
+        assert_eq!(told.cache_salt.as_deref(), Some("salt"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Sampling parameters as an API received them, and their checks.
 
-use lockstep_types::{EngineConfig, sampling::SamplingParams};
+use lockstep_types::{EngineConfig, RequestLimits, sampling::SamplingParams};
 
 use super::{
     FieldNames,
@@ -39,13 +39,12 @@ pub struct SamplingSpec {
     pub min_tokens_field: &'static str,
 }
 
-/// Checks every parameter and fills in defaults. The seed is set per choice.
-pub(super) fn resolve(
+/// Checks the lengths of lists.
+pub(super) fn lengths(
     spec: &SamplingSpec,
     fields: &FieldNames,
-    config: &EngineConfig,
-) -> ApiResult<SamplingParams> {
-    let limits = &config.server.limits.request;
+    limits: &RequestLimits,
+) -> ApiResult<()> {
     for (field, len, most) in [
         ("logit_bias", spec.logit_bias.len(), limits.logit_bias),
         (
@@ -56,6 +55,15 @@ pub(super) fn resolve(
     ] {
         count(&fields.name(field), len, most)?;
     }
+    Ok(())
+}
+
+/// Checks every parameter but the lengths of lists, and fills in defaults. The seed is set per choice.
+pub(super) fn resolve(
+    spec: &SamplingSpec,
+    fields: &FieldNames,
+    config: &EngineConfig,
+) -> ApiResult<SamplingParams> {
     let top_k = spec.top_k.unwrap_or(0);
     let top_k = integer(&fields.name("top_k"), top_k, -1, i64::from(i32::MAX))?;
     let min_field = fields.name(spec.min_tokens_field);

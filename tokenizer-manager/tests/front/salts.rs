@@ -118,3 +118,32 @@ async fn wrong_salts_are_refused_by_name() {
         assert_eq!(param.expect("a parameter"), "cache_salt");
     }
 }
+
+/// A value that is given once is copied for each prompt. It is checked before anything is copied:
+/// the errors of lists, which are found while values are copied, come later.
+#[tokio::test]
+async fn what_all_prompts_share_is_checked_before_it_is_copied() {
+    let front = start().await;
+    let long = "x".repeat(70_000);
+    for (field, value, name) in [
+        ("cache_salt", json!(long), "cache_salt"),
+        ("rid", json!(long), "rid"),
+        (
+            "sampling_params",
+            json!({"stop": long}),
+            "sampling_params.stop",
+        ),
+        (
+            "sampling_params",
+            json!({"stop_token_ids": vec![1; 70_000]}),
+            "sampling_params.stop_token_ids",
+        ),
+    ] {
+        let mut body = json!({"text": ["a", "b"], "return_logprob": [true]});
+        body[field] = value;
+        let (status, text) = front.post("/generate", &body).await;
+        assert_eq!(status, 400, "{name}: {text}");
+        let error: Value = serde_json::from_str(&text).expect("json");
+        assert_eq!(error["error"]["param"], name, "{text}");
+    }
+}

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mixer {
-    /// Attention over all positions before.
+    /// Attention over the positions before, all of them or those of a window.
     Attention(AttentionSpec),
 }
 

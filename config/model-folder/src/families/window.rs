@@ -58,8 +58,8 @@ fn chosen(config: &Raw, depth: usize) -> Result<Vec<bool>, ModelConfigError> {
     let used = config.flag(USED, false)? && config.get(WINDOW).is_some();
     let Some(types) = layer_types::named(config, depth)? else {
         let first = match config.get(FIRST) {
-            Some(first) if first != 0 => config.required(FIRST)?,
-            _ => 0,
+            Some(first) if first == 0 => 0,
+            _ => config.required(FIRST)?,
         };
         return Ok((0..depth).map(|layer| used && layer >= first).collect());
     };

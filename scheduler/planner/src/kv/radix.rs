@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 mod check;
 mod events;
 mod evict;
+mod hash;
 mod insert;
 mod key;
 mod namespace;

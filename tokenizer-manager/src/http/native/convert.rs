@@ -8,7 +8,7 @@ use crate::{
     error::{ApiError, ApiResult},
     http::json::{Integer, Object, OneOrMany, Prompt},
     request_id::check_id,
-    submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, count},
+    submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, check_lengths, count},
 };
 
 /// SGLang's default of `max_new_tokens`.
@@ -39,6 +39,7 @@ pub(super) fn specs(
         ..GenerateSpec::new(fields(field), rid, vec![input])
     };
     let mut specs: Vec<_> = inputs.into_iter().zip(rids).map(with_input).collect();
+    check_shared(app, &request, field)?;
     let params = request.sampling_params.take();
     let params = per_prompt("sampling_params", params, len, Object::default())?;
     for (spec, Object(params)) in specs.iter_mut().zip(params) {
@@ -75,6 +76,18 @@ pub(super) fn specs(
         is_list,
         text_in_logprobs: request.return_text_in_logprobs.unwrap_or(false),
     })
+}
+
+/// Checks what is given once for all prompts, before it is copied for each.
+fn check_shared(app: &App, request: &GenerateRequest, field: &'static str) -> ApiResult<()> {
+    let mut shared = GenerateSpec::new(fields(field), String::new(), Vec::new());
+    if let Some(OneOrMany::One(Object(params))) = &request.sampling_params {
+        sampling(params.clone(), &mut shared);
+    }
+    if let Some(OneOrMany::One(salt)) = &request.cache_salt {
+        shared.cache_salt = Some(salt.clone());
+    }
+    check_lengths(&app.config, &shared)
 }
 
 fn fields(input: &'static str) -> FieldNames {
@@ -166,6 +179,9 @@ fn rids(rid: Option<OneOrMany<String>>, len: usize, request_id: &str) -> ApiResu
         1 => request_id.to_owned(),
         _ => format!("{request_id}-{at}"),
     };
+    if let Some(OneOrMany::One(rid)) = &rid {
+        check_id("rid", rid)?;
+    }
     let rids = match rid {
         None => (0..len).map(drawn).collect(),
         Some(OneOrMany::One(rid)) if len > 1 => (0..len).map(|at| format!("{rid}-{at}")).collect(),

@@ -42,7 +42,7 @@ impl MixerVariants {
 
 /// Activations of mixers, for each kind and each of its variants.
 pub(crate) struct MixerBuffers<T> {
-    /// Buffers for each of [`AttentionVariants::shapes`].
+    /// Buffers for each of [`AttentionVariants::widths`].
     pub attention: Vec<AttentionBuffers<T>>,
 }
 
