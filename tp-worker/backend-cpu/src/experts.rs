@@ -80,7 +80,7 @@ pub(crate) fn run(
     grouped_matmul(pool, isa, inputs, groups(w.down), scratch, products)?;
     let weights = routing.weights.chunks_exact(w.active);
     let choices = routing.places.chunks_exact(w.active).zip(weights);
-    sum(pool, isa, products, choices, w.down[0].rows, out);
+    sum(pool, isa, products, &choices, w.down[0].rows, out);
     Ok(())
 }
 
@@ -90,7 +90,7 @@ fn sum<'c>(
     pool: &mut Pool,
     isa: Isa,
     products: &[f32],
-    choices: impl Iterator<Item = (&'c [u32], &'c [f32])> + Clone + Sync,
+    choices: &(impl Iterator<Item = (&'c [u32], &'c [f32])> + Clone + Sync),
     width: usize,
     out: &mut [f32],
 ) {

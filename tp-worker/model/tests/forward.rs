@@ -209,7 +209,8 @@ fn files_that_contradict_the_configuration_are_errors() {
 /// A router has a row for each expert, and each expert has its tensors.
 #[test]
 fn numbers_and_widths_of_experts_that_lie_are_errors() {
-    let load = |change: &dyn Fn(&mut ExpertsSpec)| {
+    type Change = fn(&mut ExpertsSpec);
+    let load = |change: Change| {
         error_of("qwen3_moe", |model| {
             for layer in &mut model.layers {
                 if let Mlp::Experts(experts) = &mut layer.mlp {
@@ -218,25 +219,25 @@ fn numbers_and_widths_of_experts_that_lie_are_errors() {
             }
         })
     };
-    assert!(load(&|_| {}).is_none());
-    let changes: [(&dyn Fn(&mut ExpertsSpec), _, _); 4] = [
+    assert!(load(|_| {}).is_none());
+    let changes: [(Change, _, _); 4] = [
         (
-            &|experts| experts.count += 1,
+            |experts| experts.count += 1,
             "layers.0.mlp.gate.weight",
             "[10, 80]",
         ),
         (
-            &|experts| experts.count -= 1,
+            |experts| experts.count -= 1,
             "layers.0.mlp.gate.weight",
             "[8, 80]",
         ),
         (
-            &|experts| experts.width += 1,
+            |experts| experts.width += 1,
             "layers.0.mlp.experts.0.gate_proj.weight",
             "[29, 80]",
         ),
         (
-            &|experts| "experts".clone_into(&mut experts.names.experts),
+            |experts| "experts".clone_into(&mut experts.names.experts),
             "layers.0.experts.0.gate_proj.weight",
             "[28, 80]",
         ),

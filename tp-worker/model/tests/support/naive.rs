@@ -114,20 +114,16 @@ fn chosen(scores: &[f32], active: usize, renormalized: bool) -> Vec<(usize, f32)
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let powers: Vec<f32> = scores.iter().map(|score| (score - max).exp()).collect();
     let total: f32 = powers.iter().sum();
-    let mut all: Vec<_> = powers
-        .iter()
-        .map(|power| power / total)
-        .enumerate()
-        .collect();
+    let weights = powers.iter().map(|power| power / total);
+    let mut all: Vec<_> = weights.enumerate().collect();
     // The sort is stable: of equal weights, lower numbers stay in front.
     all.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     all.truncate(active);
     all.sort_by_key(|(expert, _)| *expert);
     let sum: f32 = all.iter().map(|(_, weight)| weight).sum();
     let divisor = if renormalized { sum } else { 1.0 };
-    all.iter()
-        .map(|(expert, weight)| (*expert, weight / divisor))
-        .collect()
+    all.iter_mut().for_each(|(_, weight)| *weight /= divisor);
+    all
 }
 
 /// Returns the positions that new token `new` of `row` sees.
@@ -412,17 +408,14 @@ impl Ops for Naive {
     ) -> Result<(), BackendError> {
         let choices = x.rows * w.active;
         assert_eq!((x.rows, w.gate_up.len()), (scores.rows, scores.width));
-        assert_eq!(space.gate_up.rows, choices);
-        assert_eq!(
-            (space.activated.rows, space.products.rows),
-            (choices, choices)
-        );
+        for sums in [&*scores, &*space.gate_up, &*space.products, &*out] {
+            sums.holds(SUM);
+        }
         x.holds(OPERAND);
-        scores.holds(SUM);
-        space.gate_up.holds(SUM);
         space.activated.holds(OPERAND);
-        space.products.holds(SUM);
-        out.holds(SUM);
+        for space in [space.gate_up, space.activated, space.products] {
+            assert_eq!(space.rows, choices);
+        }
         self.activated += x.rows;
         for row in 0..x.rows {
             out.row_mut(row).fill(0.0);

@@ -254,8 +254,8 @@ fn a_mixture_takes_all_of_its_experts() {
         alone.weights,
         LAYER + attention + experts + 5 * 64 + 6400 * TABLE
     );
-    // The router is whole on every rank.
-    let split = (LAYER + attention + experts) / 2 + 5 * 64 + 3200 * TABLE;
+    // The router is whole on every rank. Of 100 tokens the first rank has 52.
+    let split = (LAYER + attention + experts) / 2 + 5 * 64 + 52 * 64 * TABLE;
     assert_eq!(first.weights, split);
     // Beside the activations of a model with gated MLPs: scores, then gate, up, their product
     // and the result of each choice.
