@@ -1,12 +1,16 @@
 //! The plainest possible backend: f32 loops in textbook order. The oracle for
 //! the model and the worker; far too slow for anything else.
 
+#[path = "naive/arithmetic.rs"]
+mod arithmetic;
+
 use std::{collections::BTreeSet, ops::Range};
 
+use arithmetic::{chosen, dot, element, normed, seen};
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, CheckpointDtype, Exchange, ExpertSpace, Experts,
-    Groups, Holds, HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops, Owners,
-    PassKey, PassRecords, Passes, RmsNorm, RopeTable, Row, Rows, Scatter, WeightFormat,
+    AttentionShape, Axis, BackendError, Batch, Exchange, ExpertSpace, Experts, Groups, Holds,
+    HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops, Owners, PassKey,
+    PassRecords, Passes, RmsNorm, RopeTable, Row, Rows, Scatter, WeightFormat,
 };
 use lockstep_collective::Collective;
 use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
@@ -85,59 +89,6 @@ impl Naive {
             failing: false,
         }
     }
-}
-
-fn element(bytes: &[u8], dtype: CheckpointDtype, at: usize) -> f32 {
-    match dtype {
-        CheckpointDtype::F32 => f32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().unwrap()),
-        CheckpointDtype::Bf16 => {
-            half::bf16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32()
-        }
-        CheckpointDtype::F16 => {
-            half::f16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32()
-        }
-    }
-}
-
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-fn normed(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
-    let mean = x.iter().map(|v| v * v).sum::<f32>() / x.len() as f32;
-    let scale = (mean + eps).sqrt().recip();
-    x.iter().zip(weight).map(|(v, w)| v * scale * w).collect()
-}
-
-/// Returns the experts of a row by ascending number, each with its weight.
-fn chosen(scores: &[f32], active: usize, renormalized: bool) -> Vec<(usize, f32)> {
-    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let powers: Vec<f32> = scores.iter().map(|score| (score - max).exp()).collect();
-    let total: f32 = powers.iter().sum();
-    let weights = powers.iter().map(|power| power / total);
-    let mut all: Vec<_> = weights.enumerate().collect();
-    // The sort is stable: of equal weights, lower numbers stay in front.
-    all.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-    all.truncate(active);
-    all.sort_by_key(|(expert, _)| *expert);
-    let sum: f32 = all.iter().map(|(_, weight)| weight).sum();
-    let divisor = if renormalized { sum } else { 1.0 };
-    all.iter_mut().for_each(|(_, weight)| *weight /= divisor);
-    all
-}
-
-/// Returns the positions that new token `new` of `row` sees.
-fn seen(row: &Row, new: usize, masks: &[u64]) -> Vec<usize> {
-    let visible = |other: &usize| match row.mask {
-        None => *other <= new,
-        Some(start) => {
-            let words = start as usize + new * row.mask_words();
-            masks[words + other / 64] >> (other % 64) & 1 == 1
-        }
-    };
-    let cached = row.kv_len as usize;
-    let among_new = (0..row.q_len as usize).filter(visible);
-    (0..cached).chain(among_new.map(|n| cached + n)).collect()
 }
 
 impl Naive {

@@ -1,0 +1,56 @@
+//! Plain arithmetic of the naive backend.
+
+use lockstep_backend::{CheckpointDtype, Row};
+
+pub fn element(bytes: &[u8], dtype: CheckpointDtype, at: usize) -> f32 {
+    match dtype {
+        CheckpointDtype::F32 => f32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().unwrap()),
+        CheckpointDtype::Bf16 => {
+            half::bf16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32()
+        }
+        CheckpointDtype::F16 => {
+            half::f16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32()
+        }
+    }
+}
+
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+pub fn normed(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+    let mean = x.iter().map(|v| v * v).sum::<f32>() / x.len() as f32;
+    let scale = (mean + eps).sqrt().recip();
+    x.iter().zip(weight).map(|(v, w)| v * scale * w).collect()
+}
+
+/// Returns the experts of a row by ascending number, each with its weight.
+pub fn chosen(scores: &[f32], active: usize, renormalized: bool) -> Vec<(usize, f32)> {
+    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let powers: Vec<f32> = scores.iter().map(|score| (score - max).exp()).collect();
+    let total: f32 = powers.iter().sum();
+    let weights = powers.iter().map(|power| power / total);
+    let mut all: Vec<_> = weights.enumerate().collect();
+    // The sort is stable: of equal weights, lower numbers stay in front.
+    all.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    all.truncate(active);
+    all.sort_by_key(|(expert, _)| *expert);
+    let sum: f32 = all.iter().map(|(_, weight)| weight).sum();
+    let divisor = if renormalized { sum } else { 1.0 };
+    all.iter_mut().for_each(|(_, weight)| *weight /= divisor);
+    all
+}
+
+/// Returns the positions that new token `new` of `row` sees.
+pub fn seen(row: &Row, new: usize, masks: &[u64]) -> Vec<usize> {
+    let visible = |other: &usize| match row.mask {
+        None => *other <= new,
+        Some(start) => {
+            let words = start as usize + new * row.mask_words();
+            masks[words + other / 64] >> (other % 64) & 1 == 1
+        }
+    };
+    let cached = row.kv_len as usize;
+    let among_new = (0..row.q_len as usize).filter(visible);
+    (0..cached).chain(among_new.map(|n| cached + n)).collect()
+}
