@@ -248,7 +248,7 @@ const REFUSED: &[(&str, &[&str])] = &[
     ),
     ("--tp 4 --pin-cores auto", &["--pin-cores auto", "4 ranks"]),
     ("--pp 2", &["--pp is not an option here", "--tp-size"]),
-    ("--ep-size 2", &["--ep-size", "dense model"]),
+    ("--ep-size 2", &["--ep-size", "part of each expert"]),
     (
         "--gpu-memory-utilization 0.9",
         &["--gpu-memory-utilization", "--mem-fraction-static"],

@@ -14,10 +14,11 @@ const HEADS: &str = "cells::heads_are_normed_rotated_and_stored";
 const CELLS: &str = "cells::cells_are_copied_one_after_the_other";
 const CHOOSING: &str = "sampling::little_is_chosen_and_watched";
 const FEW_ROWS: &str = "products::few_rows_are_watched";
+const WINDOWS: &str = "attention::windows_show_the_nearest_positions";
 const NORMS: &str = "rowwise::norms_are_those_of_plain_loops";
 
 /// Name of the fault, script by which `sed` plants it, and the test that has to fail.
-const FAULTS: [(&str, &str, &str); 35] = [
+const FAULTS: [(&str, &str, &str); 36] = [
     (
         "cells too early",
         "/cell_of(a, row, item, begin/,/copy_block/s/__syncthreads();//",
@@ -69,6 +70,11 @@ const FAULTS: [(&str, &str, &str); 35] = [
         ATTENTION,
     ),
     (
+        "a window of one position more",
+        "s/count - min(count, window)/count - min(count, window + 1)/",
+        WINDOWS,
+    ),
+    (
         "bits past the last token",
         "s/left >= 32 .*;$/mask[word];/",
         ATTENTION,
@@ -86,7 +92,7 @@ const FAULTS: [(&str, &str, &str); 35] = [
     ("no end of parts", "s/with <= a.most_parts/true/", ATTENTION),
     (
         "a span is forgotten",
-        "s/span < count; span++/span + 1 < count; span++/",
+        "s/span < end; span++/span + 1 < end; span++/",
         ATTENTION,
     ),
     (

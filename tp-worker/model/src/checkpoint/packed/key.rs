@@ -2,7 +2,7 @@
 
 use blake3::{Hash, Hasher};
 use lockstep_backend::{Backend, MatrixRole};
-use lockstep_types::ModelConfig;
+use lockstep_types::{CheckpointFormat, ModelConfig};
 
 use super::layout;
 use crate::{
@@ -18,8 +18,13 @@ pub(crate) fn forms<B: Backend>(backend: &B, model: &ModelConfig) -> Option<Stri
     let form = |role| backend.packed_form(model.weight_format(role));
     let projection = form(MatrixRole::Projection)?;
     let vocabulary = form(MatrixRole::Vocabulary)?;
+    // The blocks that share a scale stand in `config.json`, which is no part of the content.
+    let scales = match &model.checkpoint {
+        CheckpointFormat::Floats => String::new(),
+        CheckpointFormat::Fp8(fp8) => format!(", scales of {:?}", fp8.block),
+    };
     Some(format!(
-        "projection {projection}, vocabulary {vocabulary}, {} endian",
+        "projection {projection}, vocabulary {vocabulary}{scales}, {} endian",
         if cfg!(target_endian = "big") {
             "big"
         } else {

@@ -277,15 +277,20 @@ fn keys_follow_from_everything_that_is_packed() {
         };
         key::forms(&backend(dtype), &model).unwrap()
     });
-    let fp8 = CheckpointFormat::Fp8(Fp8Checkpoint {
-        block: Some([128, 128]),
-        floats: Vec::new(),
-    });
-    let fp8 = ModelConfig {
-        checkpoint: fp8,
-        ..model.clone()
+    let of_blocks = |block| {
+        let fp8 = CheckpointFormat::Fp8(Fp8Checkpoint {
+            block: Some(block),
+            floats: Vec::new(),
+        });
+        let fp8 = ModelConfig {
+            checkpoint: fp8,
+            ..model.clone()
+        };
+        key::forms(&backend(Dtype::Bfloat16), &fp8).unwrap()
     };
-    let fp8 = key::forms(&backend(Dtype::Bfloat16), &fp8).unwrap();
+    // Both share a scale between 128 inputs, and not between the same rows.
+    let fp8 = of_blocks([128, 128]);
+    assert_ne!(fp8, of_blocks([96, 128]));
     assert!(
         fp8.starts_with("projection cpu-panel32-fp8-128-v1, vocabulary cpu-panel32-bf16-v1"),
         "{fp8}"
