@@ -226,6 +226,7 @@ fn submit_command(sink: SinkId, mut submit: Submit) -> Command {
     let (request, parent) = (submit.request, submit.parent);
     let trace = submit.trace.take().map(Into::into);
     let body = TokenRequest::try_from(submit)
+        .map(Box::new)
         .map_err(|error| RequestError::new(ErrorKind::Invalid, error.to_string()));
     Command::Submit {
         sink,

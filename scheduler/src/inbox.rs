@@ -57,7 +57,7 @@ pub enum Command {
         parent: Option<u64>,
         /// Place in a trace, if the request is traced.
         trace: Option<TraceContext>,
-        body: Result<Request, RequestError>,
+        body: Result<Box<Request>, RequestError>,
         /// Sender of the decision about admission, for a caller that can still refuse in
         /// another way.
         reply: Option<oneshot::Sender<Result<(), RequestError>>>,

@@ -131,7 +131,7 @@ impl Service {
                 request,
                 parent,
                 trace: trace.clone(),
-                body: Ok(body),
+                body: Ok(Box::new(body)),
                 reply: Some(reply),
             });
             admitted.await?.map_err(lockstep_proto::status)?;
