@@ -335,10 +335,7 @@ impl Engine {
                 trace,
                 body,
                 reply,
-            } => {
-                let body = body.map(|body| *body);
-                self.submit(sink, request, (parent, trace.as_ref()), body, reply);
-            }
+            } => self.submit(sink, request, (parent, trace.as_ref()), body, reply),
             Command::Abort { sink, request } => {
                 if let Some(id) = request_id(sink, request) {
                     self.planner.abort(id);

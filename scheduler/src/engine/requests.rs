@@ -39,7 +39,7 @@ impl Engine {
         sink: SinkId,
         request: u64,
         (parent, trace): (Option<u64>, Option<&TraceContext>),
-        body: Result<Request, RequestError>,
+        body: Result<Box<Request>, RequestError>,
         reply: Option<oneshot::Sender<Result<(), RequestError>>>,
     ) {
         let Some(id) = request_id(sink, request) else {
@@ -52,12 +52,12 @@ impl Engine {
             return;
         }
         if let Some(trace) = trace {
-            self.traces.submitted(id, trace, body.as_ref().ok());
+            self.traces.submitted(id, trace, body.as_deref().ok());
         }
         let prompt_tokens = body.as_ref().map_or(0, |request| request.input_ids.len());
         let parent = parent.and_then(|parent| request_id(sink, parent));
         let accepted = body
-            .and_then(|request| self.admit(request))
+            .and_then(|request| self.admit(*request))
             .and_then(|request| {
                 let now = self.clock.now();
                 self.planner.submit_choice(now, id, parent, request)
