@@ -124,7 +124,7 @@ async fn wrong_salts_are_refused_by_name() {
 #[tokio::test]
 async fn what_all_prompts_share_is_checked_before_it_is_copied() {
     let front = start().await;
-    let long = "x".repeat(70_000);
+    let long = "x".repeat(2_000);
     for (field, value, name) in [
         ("cache_salt", json!(long), "cache_salt"),
         ("rid", json!(long), "rid"),
@@ -135,7 +135,7 @@ async fn what_all_prompts_share_is_checked_before_it_is_copied() {
         ),
         (
             "sampling_params",
-            json!({"stop_token_ids": vec![1; 70_000]}),
+            json!({"stop_token_ids": vec![1; 20]}),
             "sampling_params.stop_token_ids",
         ),
     ] {
