@@ -1,8 +1,8 @@
 //! Decided depths that wait for their steps.
 
 /// Steps from a decision to its effect: the depth decided in step `e` is that of step
-/// `e + LAG`. So many steps may be in flight, so the scheduler knows the depth before it plans
-/// the step.
+/// `e + LAG`. At most `LAG` steps are in flight, so the scheduler knows a step's depth before
+/// it plans the step.
 pub const LAG: u64 = 2;
 
 /// Depths of the next steps. The planner and every rank keep the same.
@@ -11,7 +11,7 @@ pub struct Agreed {
     initial: u32,
     /// Number of the newest step that has begun; 0 = none.
     begun: u64,
-    /// Depths of the [`LAG`] steps after that one, the next first.
+    /// Depths of the [`LAG`] steps after the newest one, in their order.
     next: [u32; LAG as usize],
 }
 
@@ -35,7 +35,8 @@ impl Agreed {
         self.next[LAG as usize - 1]
     }
 
-    /// Begins the next step. Until [`Self::decide`] says otherwise, the last decision goes on.
+    /// Begins the next step. The step [`LAG`] later gets the depth that was decided last, unless
+    /// [`Self::decide`] changes it.
     pub fn begin(&mut self) {
         self.begun = self.begun.saturating_add(1);
         let last = self.last();

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 /// The rows of a matrix by their owners. The columns of the matrix are split over the ranks,
-/// and an owner gets the columns of all ranks. Equal on all ranks.
+/// and an owner gets the columns of all ranks. All ranks must give the same owners.
 #[derive(Debug, Clone, Copy)]
 pub struct Owners<'a> {
     /// Number of columns that each rank brings.
     pub widths: &'a [usize],
-    /// Rows that each rank gets. Several ranks may get the same rows. The last of all these
-    /// rows is the matrix' last row.
+    /// Rows that each rank gets. Several ranks may get the same rows. The largest end of
+    /// these ranges is the number of rows of the matrix.
     pub rows: &'a [Range<usize>],
 }
 
@@ -20,7 +20,7 @@ impl Owners<'_> {
         self.rows.iter().map(|rows| rows.end).max().unwrap_or(0)
     }
 
-    /// Returns the elements of `from`'s part that `to` gets.
+    /// Returns the range of elements that rank `to` gets from the columns of rank `from`.
     pub(crate) fn part(&self, from: usize, to: usize) -> Range<usize> {
         let (width, rows) = (self.widths[from], &self.rows[to]);
         rows.start * width..rows.end * width

@@ -1,4 +1,4 @@
-//! Requests, and the drafts of theirs that are accepted.
+//! Simulated requests. Their text decides how many of their drafts are accepted.
 
 /// A seeded generator (SplitMix64: Steele, Lea & Flood 2014), as a hash.
 pub fn hash(words: [u64; 4]) -> u64 {
@@ -12,7 +12,7 @@ pub fn hash(words: [u64; 4]) -> u64 {
         })
 }
 
-/// Kinds of texts, by how well they can be foretold.
+/// Kinds of texts, by how well a drafter predicts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Text {
     Predictable,
@@ -55,8 +55,8 @@ impl Request {
     }
 
     /// Returns how many of 1,000 drafts are accepted at a position if all before it were. The
-    /// number rises with depth, as with EAGLE's heads, and every request is up to four
-    /// hundredths off.
+    /// number rises with depth, as with EAGLE's heads. Each request has an offset of its own, of
+    /// up to 40 of the 1,000.
     fn hazard(&self, position: u32) -> u32 {
         let (first, step, most) = match self.text {
             Text::Predictable => (900, 10, 950),
@@ -67,7 +67,8 @@ impl Request {
         (first + step * position).min(most) + own as u32 - 40
     }
 
-    /// Returns how many of `depth` drafts are accepted now, whichever arm asks.
+    /// Returns how many of `depth` drafts are accepted at the request's present token. The answer is
+    /// the same for every policy that is compared.
     pub fn accepts(&self, depth: u32) -> u32 {
         let emitted = u64::from(self.emitted);
         let missed = |at: &u32| {
