@@ -10,6 +10,7 @@ mod seed;
 mod spec;
 mod speculative;
 mod tokenize;
+mod tools;
 mod trace;
 
 use std::{sync::Arc, time::Duration};
@@ -26,6 +27,7 @@ pub use spec::{
     FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, SamplingSpec, SpeculativeSpec,
 };
 use tokio::time::Instant;
+pub use tools::check as check_tools;
 
 use crate::{
     app::App,
@@ -88,6 +90,7 @@ impl Submission {
                 stops: spec.stops.clone().into(),
                 include_stop: spec.include_stop,
                 skip_special_tokens: spec.skip_special_tokens,
+                answer: spec.answer.clone(),
                 min_tokens: sampling.min_new_tokens as usize,
                 timeout: timeout(&spec, &app.config.timeouts),
                 arrived,

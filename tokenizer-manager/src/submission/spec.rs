@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use lockstep_text::AnswerOptions;
+
 /// Names of the fields that differ between APIs, for error messages.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldNames {
@@ -141,6 +143,8 @@ pub struct GenerateSpec {
     pub speculative: SpeculativeSpec,
     /// DP rank that runs the request; `None` = the scheduler chooses.
     pub data_parallel_rank: Option<i64>,
+    /// Parts of the answer that are told apart; by default none, so all of it is text.
+    pub answer: AnswerOptions,
 }
 
 impl GenerateSpec {
@@ -168,6 +172,7 @@ impl GenerateSpec {
             timeout_ms: None,
             speculative: SpeculativeSpec::default(),
             data_parallel_rank: None,
+            answer: AnswerOptions::default(),
         }
     }
 }

@@ -176,6 +176,18 @@ fn chat() -> Vec<Row> {
         (json!({"logprobs": 5}), mistyped("logprobs")),
         (json!({"tools": [tool]}), unsupported("tools")),
         (
+            json!({"tools": vec![tool; 10_000]}),
+            coded("tools", TOO_MANY),
+        ),
+        (
+            json!({"tools": [{"type": "function"}]}),
+            invalid("tools[0].function"),
+        ),
+        (
+            json!({"reasoning_effort": "ultra"}),
+            invalid("reasoning_effort"),
+        ),
+        (
             json!({"tool_choice": "required"}),
             unsupported("tool_choice"),
         ),
