@@ -57,7 +57,7 @@ impl Sink for Answer {
 }
 
 /// An output, and the expected answer.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Case<'a> {
     pub tools: Option<&'static ToolFormat>,
     pub reasoning: Option<(&'static str, Turn)>,
@@ -65,18 +65,6 @@ pub(crate) struct Case<'a> {
     pub expected: Answer,
     /// True if the case holds only with marks that are tokens, or only with marks that are text.
     pub only: Option<bool>,
-}
-
-impl Default for Case<'_> {
-    fn default() -> Self {
-        Self {
-            tools: None,
-            reasoning: None,
-            output: "",
-            expected: Answer::default(),
-            only: None,
-        }
-    }
 }
 
 impl Case<'_> {

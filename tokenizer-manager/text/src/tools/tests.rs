@@ -36,9 +36,12 @@ pub(crate) fn tools() -> Vec<Value> {
     ]
 }
 
+/// An output, and the expected text and calls, each with its name and its arguments.
+type Row<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)]);
+
 /// Checks outputs, each with the expected text and calls, cut in many ways, with marks that are
 /// text and with marks that are tokens.
-fn check_all(format: &'static ToolFormat, cases: &[(&str, &str, &[(&str, &str)])]) {
+fn check_all(format: &'static ToolFormat, cases: &[Row<'_>]) {
     for (output, text, calls) in cases {
         check(&Case {
             tools: Some(format),

@@ -148,7 +148,7 @@ impl CallObject {
                 self.scanner = JsonScanner::default();
                 self.place = Place::Value;
             }
-            Place::Value if !(blank && !self.scanner.has_begun()) => {
+            Place::Value if !blank || self.scanner.has_begun() => {
                 return self.value(c, known, out);
             }
             _ if blank => {}
