@@ -21,7 +21,7 @@ pub(in super::super) struct PythonValue {
     closing: Vec<char>,
 }
 
-/// What stands around a value.
+/// Surroundings of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Container {
     List { empty: bool },
