@@ -15,6 +15,7 @@ use crate::memory::{self, Sizing};
 use device::Device;
 use parallel::Ranks;
 
+mod answers;
 mod collectives;
 mod connections;
 mod device;

@@ -1,22 +1,25 @@
 //! Generation of one choice: the scheduler's tokens become events for the client.
 
+mod event;
 mod events;
 mod merge;
+mod parts;
 mod pending;
 mod timing;
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
+pub use event::{CallBegin, CallDelta, End, Event, Matched, TextDelta};
 use events::FilterChain;
-pub use events::{End, Event, Matched, TextDelta};
 use futures::Stream;
 use lockstep_ports::Reservation;
-use lockstep_text::{OutputOptions, OutputText, Tokenizer};
+use lockstep_text::{AnswerOptions, OutputOptions, OutputText, Tokenizer};
 use lockstep_types::{
     request::{ErrorKind, Output, RequestError},
     sampling::TokenLogprob,
 };
 pub use merge::{Deltas, first, merge};
+use parts::Parts;
 pub use pending::OutputToken;
 use timing::Timing;
 use tokio::time::{Instant, Sleep};
@@ -56,15 +59,21 @@ impl Delta {
     pub fn end(&self) -> Option<&End> {
         match self.events.last()? {
             Event::End(end) => Some(end),
-            Event::Text(_) => None,
+            Event::Text(_) | Event::Reasoning(_) | Event::ToolCall(_) => None,
         }
     }
 
-    /// Adds the next delta of the choice. Texts that follow each other become one.
+    /// Adds the next delta of the choice. Events of one kind that follow each other become one.
     fn append(&mut self, next: Self) {
         for event in next.events {
             match (self.events.last_mut(), event) {
-                (Some(Event::Text(text)), Event::Text(more)) => text.append(more),
+                // Only a step without any output has such an event.
+                (_, Event::Text(text)) if text.is_empty() => {}
+                (Some(Event::Text(text)), Event::Text(more))
+                | (Some(Event::Reasoning(text)), Event::Reasoning(more)) => text.append(more),
+                (Some(Event::ToolCall(call)), Event::ToolCall(more)) if more.begin.is_none() => {
+                    call.append(more);
+                }
                 (_, event) => self.events.push(event),
             }
         }
@@ -96,6 +105,8 @@ pub struct GenerationOptions {
     pub include_stop: bool,
     /// True if special tokens are left out of the text.
     pub skip_special_tokens: bool,
+    /// Parts of the answer that are told apart.
+    pub answer: AnswerOptions,
     /// Number of output tokens before which no stop string ends the output.
     pub min_tokens: usize,
     /// Time limit; `None` = none.
@@ -132,10 +143,14 @@ impl Generation {
         options: &GenerationOptions,
     ) -> ApiResult<Self> {
         let from = prompt.len().saturating_sub(CONTEXT_TOKENS);
+        let tokenizer = &options.tokenizer;
+        let parts = Parts::new(tokenizer, &options.answer);
+        let shown = parts.as_ref().map(|parts| parts.special_marks(tokenizer));
         let text = OutputText::new(
-            options.tokenizer.clone(),
+            tokenizer.clone(),
             OutputOptions {
                 skip_special_tokens: options.skip_special_tokens,
+                shown_special_tokens: shown.as_deref().unwrap_or_default(),
                 stops: &options.stops,
                 include_stop_str_in_output: options.include_stop,
                 min_tokens: options.min_tokens,
@@ -147,7 +162,7 @@ impl Generation {
         let limit = options.timeout;
         Ok(Self {
             handle,
-            filters: FilterChain::new(text, prompt.len(), stops, include_stop),
+            filters: FilterChain::new(text, parts, prompt.len(), (stops, include_stop)),
             deadline: limit
                 .map(|limit| Box::pin(tokio::time::sleep(limit.saturating_add(TIMEOUT_MARGIN)))),
             timing: Timing::new(

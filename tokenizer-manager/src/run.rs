@@ -180,7 +180,12 @@ fn build(
         return Err(RunError::NoKey);
     }
     let tls = context.node.tls.as_ref().map(Tls::load).transpose()?;
-    let text = Text::load(&config.model.path)?;
+    let text = Text::load(&config.model.path, &config.server.answers)?;
+    tracing::info!(
+        tool_call_parser = text.answers.tools.map(|format| format.names[0]),
+        reasoning_parser = text.answers.reasoning.map(|format| format.names[0]),
+        "answers are parsed"
+    );
     let figures = Figures {
         index,
         started: now(),

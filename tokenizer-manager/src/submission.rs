@@ -11,6 +11,7 @@ mod seed;
 mod spec;
 mod speculative;
 mod tokenize;
+mod tools;
 mod totals;
 mod trace;
 
@@ -28,6 +29,7 @@ pub use messages::check as check_messages;
 pub use sampling::SamplingSpec;
 pub use spec::{GenerateSpec, Input, LogprobSpec, MaxTokens, SpeculativeSpec};
 use tokio::time::Instant;
+pub use tools::check as check_tools;
 
 use crate::{
     app::App,
@@ -90,6 +92,7 @@ impl Submission {
                 stops: spec.stops.clone().into(),
                 include_stop: spec.include_stop,
                 skip_special_tokens: spec.skip_special_tokens,
+                answer: spec.answer.clone(),
                 min_tokens: sampling.min_new_tokens as usize,
                 timeout: timeout(&spec, &app.config.timeouts),
                 arrived,

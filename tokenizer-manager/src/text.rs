@@ -3,10 +3,10 @@
 use std::{path::Path, sync::Arc};
 
 use lockstep_text::{
-    ChatRequest, ChatTemplate, LoadError, TemplateOptions, Tokenizer, TokenizerConfig,
-    TokenizerError,
+    AnswerFormat, ChatRequest, ChatTemplate, LoadError, NamedTemplate, TemplateOptions, Tokenizer,
+    TokenizerConfig,
 };
-use lockstep_types::ServerConfig;
+use lockstep_types::{AnswersConfig, ServerConfig};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
@@ -36,20 +36,33 @@ pub struct Text {
     pub template: Option<ChatTemplate>,
     /// Source of the chat template.
     pub template_source: Option<String>,
+    /// Formats of the model's answers.
+    pub answers: AnswerFormat,
     /// Threads for templates and long texts.
     pub pool: Pool,
 }
 
 impl Text {
-    /// Loads tokenizer and chat template from the model's folder.
+    /// Loads tokenizer and chat template from the model's folder. `answers` names the parsers of
+    /// its answers.
     ///
     /// # Errors
-    /// [`LoadError`] names the file.
-    pub fn load(dir: &Path) -> Result<Self, LoadError> {
+    /// [`LoadError`] names the file, or the parser that does not exist.
+    pub fn load(dir: &Path, answers: &AnswersConfig) -> Result<Self, LoadError> {
+        let tokenizer = Tokenizer::load(dir)?;
+        let templates = TokenizerConfig::load(dir)?.chat_templates;
+        let source = |name| source(&templates, name).unwrap_or_default();
+        let answers = AnswerFormat::named(
+            &answers.tool_call_parser,
+            &answers.reasoning_parser,
+            &(source("default").to_owned() + source("tool_use")),
+            &tokenizer,
+        )?;
         Ok(Self {
-            tokenizer: Tokenizer::load(dir)?,
             template: ChatTemplate::from_dir(dir, TemplateOptions::default())?,
-            template_source: template_source(dir)?,
+            template_source: self::source(&templates, "default").map(str::to_owned),
+            tokenizer,
+            answers,
             pool: Pool::new(),
         })
     }
@@ -65,7 +78,8 @@ impl Text {
                 "This model has no chat template; use /v1/completions.",
             ));
         };
-        let bytes = chat.text_bytes();
+        let tools = chat.tools.iter().flatten().map(json_bytes).sum::<usize>();
+        let bytes = chat.text_bytes().saturating_add(tools);
         let render = move || {
             template.render(&ChatRequest {
                 messages: &chat.messages,
@@ -90,14 +104,27 @@ impl Text {
     }
 }
 
-/// Returns the source of the template that renders chats without tools.
-fn template_source(dir: &Path) -> Result<Option<String>, TokenizerError> {
-    let mut templates = TokenizerConfig::load(dir)?.chat_templates;
-    let default = templates
-        .iter()
-        .position(|template| template.name == "default");
-    let at = default.or((templates.len() == 1).then_some(0));
-    Ok(at.map(|at| templates.swap_remove(at).source))
+/// Returns the source of the template of this name. The only template is the default one.
+fn source<'a>(templates: &'a [NamedTemplate], name: &str) -> Option<&'a str> {
+    let named = templates.iter().find(|template| template.name == name);
+    let only = match templates {
+        [only] if name == "default" => Some(only),
+        _ => None,
+    };
+    named.or(only).map(|template| template.source.as_str())
+}
+
+/// Returns the approximate bytes of a JSON value, whose nesting must be bounded.
+pub fn json_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() + 3,
+        Value::Array(items) => 2 + items.iter().map(json_bytes).sum::<usize>(),
+        Value::Object(fields) => {
+            let field = |(name, value): (&String, &Value)| name.len() + 4 + json_bytes(value);
+            2 + fields.iter().map(field).sum::<usize>()
+        }
+        _ => 5,
+    }
 }
 
 /// Messages to render.

@@ -214,8 +214,29 @@ pub struct ServerConfig {
     pub sglang_metrics: bool,
     /// Rights of web pages.
     pub web: WebConfig,
+    /// Parsers of the model's answers.
+    pub answers: AnswersConfig,
     /// Limits on requests.
     pub limits: LimitsConfig,
+}
+
+/// Parsers that tell reasoning and calls of tools from the text of chat answers, by name: `auto`
+/// = that of the model's chat template, `none` = none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswersConfig {
+    /// Parser of calls.
+    pub tool_call_parser: String,
+    /// Parser of reasoning.
+    pub reasoning_parser: String,
+}
+
+impl Default for AnswersConfig {
+    fn default() -> Self {
+        Self {
+            tool_call_parser: "auto".to_owned(),
+            reasoning_parser: "auto".to_owned(),
+        }
+    }
 }
 
 /// Web pages and host names that the front answers.
@@ -253,6 +274,10 @@ pub struct LimitsConfig {
 pub struct RequestLimits {
     /// Chat messages.
     pub messages: usize,
+    /// Tools of a chat.
+    pub tools: usize,
+    /// Bytes of all tools of a chat.
+    pub tool_bytes: usize,
     /// Prompts in one completions request.
     pub prompts: usize,
     /// Choices of one prompt (`n`).

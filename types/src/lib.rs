@@ -33,7 +33,7 @@ pub use checkpoint::{CheckpointFormat, Fp8Checkpoint};
 pub use connections::ConnectionLimits;
 pub use device::{CollectiveBackend, CollectiveConfig, DeviceConfig, DeviceKind, DeviceRoom};
 pub use engine::{
-    EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
+    AnswersConfig, EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
     ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig, TlsFiles, WebConfig,
     share_of_dp_rank,
 };

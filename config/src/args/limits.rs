@@ -33,6 +33,14 @@ pub struct LimitArgs {
     #[arg(long, env = "LOCKSTEP_MAX_MESSAGES", value_name = "COUNT", value_parser = positive,
           help_heading = HEADING)]
     pub max_messages: Option<usize>,
+    /// Tools of a chat [default: 512].
+    #[arg(long, env = "LOCKSTEP_MAX_TOOLS", value_name = "COUNT", value_parser = positive,
+          help_heading = HEADING)]
+    pub max_tools: Option<usize>,
+    /// Bytes of all tools of a chat [default: 1048576].
+    #[arg(long, env = "LOCKSTEP_MAX_TOOL_BYTES", value_name = "BYTES", value_parser = positive,
+          help_heading = HEADING)]
+    pub max_tool_bytes: Option<usize>,
     /// Prompts in one completions request [default: 1024].
     #[arg(long, env = "LOCKSTEP_MAX_PROMPTS", value_name = "COUNT", value_parser = positive,
           help_heading = HEADING)]

@@ -68,6 +68,18 @@ pub struct ServerArgs {
     /// have been read, old and new weights are in memory together.
     #[arg(long, env = "LOCKSTEP_WEIGHT_UPDATE_DIR", value_name = "DIR", help_heading = HEADING)]
     pub weight_update_dir: Option<PathBuf>,
+    /// Format of calls of tools in answers [default: auto, the format of the chat template].
+    ///
+    /// Chat answers have the calls in `tool_calls`. none leaves them in the text and refuses
+    /// requests with tools.
+    #[arg(long, env = "LOCKSTEP_TOOL_CALL_PARSER", value_name = "NAME", help_heading = HEADING)]
+    pub tool_call_parser: Option<String>,
+    /// Format of reasoning in answers [default: auto, the format of chat template and
+    /// vocabulary].
+    ///
+    /// Chat answers have the reasoning in `reasoning_content`. none leaves it in the text.
+    #[arg(long, env = "LOCKSTEP_REASONING_PARSER", value_name = "NAME", help_heading = HEADING)]
+    pub reasoning_parser: Option<String>,
     /// Give /metrics the figures that SGLang has under SGLang's names too, so that its
     /// dashboards and autoscalers' recipes for it work unchanged.
     #[arg(long, env = "LOCKSTEP_SGLANG_METRICS", help_heading = HEADING)]

@@ -34,6 +34,8 @@ pub(super) fn resolve(args: &ServeArgs) -> Result<LimitsConfig, ConfigError> {
         connections,
         request: RequestLimits {
             messages: args.max_messages.unwrap_or(4096),
+            tools: args.max_tools.unwrap_or(512),
+            tool_bytes: args.max_tool_bytes.unwrap_or(1 << 20),
             prompts: args.max_prompts.unwrap_or(1024),
             choices: args.max_choices.unwrap_or(128),
             top_logprobs: args.max_top_logprobs.unwrap_or(20),

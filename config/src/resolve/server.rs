@@ -1,4 +1,4 @@
-use super::{ConfigError, ModelConfig, ServeArgs, ServerConfig, limits, web};
+use super::{ConfigError, ModelConfig, ServeArgs, ServerConfig, answers, limits, web};
 
 pub(super) fn resolve(
     args: &ServeArgs,
@@ -57,6 +57,7 @@ pub(super) fn resolve(
         api_key_required,
         sglang_metrics: given.sglang_metrics,
         web: web::resolve(given)?,
+        answers: answers::resolve(given)?,
         limits: limits::resolve(args)?,
     })
 }

@@ -255,7 +255,18 @@ const REFUSED: &[(&str, &[&str])] = &[
     ),
     ("--enable-lora", &["--enable-lora", "merge"]),
     ("--lora-paths a b", &["--lora-paths", "merge"]),
-    ("--tool-call-parser", &["--tool-call-parser", "plain text"]),
+    (
+        "--tool-call-parser qwen9",
+        &["--tool-call-parser qwen9", "auto, none, ", "qwen3_coder"],
+    ),
+    (
+        "--reasoning-parser qwen9",
+        &["--reasoning-parser qwen9", "auto, none, ", "deepseek-r1"],
+    ),
+    (
+        "--enable-auto-tool-choice",
+        &["--enable-auto-tool-choice", "--tool-call-parser"],
+    ),
     (
         "--device cuda --base-gpu-id 1",
         &["--device", "there is no GPU 1", "lockstep doctor"],

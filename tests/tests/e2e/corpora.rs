@@ -37,6 +37,7 @@ async fn a_corpus_is_drafted_from_until_it_is_removed() {
     let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../models");
     let options = options()
         .set("--speculative-algorithm", "NGRAM")
+        .flag("--speculative-adaptive=false")
         .set("--weight-update-dir", models);
     let server = Server::start(options).await;
     let (without, text) = count(&server, 3).await;

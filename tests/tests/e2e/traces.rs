@@ -41,6 +41,7 @@ fn traced(collector: &Collector) -> Options {
     options()
         .set("--otlp-traces-endpoint", &collector.endpoint())
         .set("--trace-sample-ratio", "0")
+        .flag("--speculative-adaptive=false")
         .env("OTEL_BSP_SCHEDULE_DELAY", "50")
 }
 

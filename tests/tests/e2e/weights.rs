@@ -100,10 +100,13 @@ async fn text(server: &Server, fields: &Value) -> (String, f64) {
 /// while both have the same weights. Updates may come from folders inside `updates`.
 async fn server(updates: &Path) -> Server {
     let demo = demo();
-    let options = options().set("--speculative-algorithm", "STANDALONE").set(
-        "--speculative-draft-model-path",
-        demo.to_str().expect("UTF-8"),
-    );
+    let options = options()
+        .set("--speculative-algorithm", "STANDALONE")
+        .set(
+            "--speculative-draft-model-path",
+            demo.to_str().expect("UTF-8"),
+        )
+        .flag("--speculative-adaptive=false");
     let options = options.set("--weight-update-dir", updates.to_str().expect("UTF-8"));
     Server::start(options).await
 }

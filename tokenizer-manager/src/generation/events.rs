@@ -1,10 +1,12 @@
-//! Events of one choice: its text and its end, as every surface maps them.
+//! Filters between the tokens of one choice and its events.
 //!
 //! ```text
-//! token ids ──▶ OutputText ──▶ Pending ──▶ Event
-//!               text, up to    each token beside
-//!               a stop string  its text
+//! token ids ──▶ OutputText ──▶ Parts ─────────▶ Pending ──▶ Event
+//!               text, up to    reasoning,       each token beside
+//!               a stop string  calls, text      its text
 //! ```
+//!
+//! A request that wants no parts told apart has no [`Parts`]: all its output is text.
 //!
 //! Joined, a choice's events do not depend on how its tokens arrive in steps.
 
@@ -12,71 +14,16 @@ use std::{mem, sync::Arc};
 
 use lockstep_text::{OutputText, StopMatch};
 use lockstep_types::{
-    request::{Finish, FinishReason, SpeculationUsage, Usage},
+    request::{Finish, FinishReason, Usage},
     sampling::TokenLogprob,
 };
 
-use super::pending::{OutputToken, Pending};
+use super::{
+    event::{End, Event, Matched, TextDelta},
+    parts::Parts,
+    pending::Pending,
+};
 use crate::error::ApiResult;
-
-/// One part of a choice's output.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// Text of the answer. It is empty while a character is incomplete or a stop string
-    /// may follow.
-    Text(TextDelta),
-    /// The end of the choice; nothing follows.
-    End(End),
-}
-
-impl Event {
-    /// Returns the tokens whose text began to show with this event.
-    pub fn tokens(&self) -> &[OutputToken] {
-        match self {
-            Self::Text(text) => &text.tokens,
-            Self::End(_) => &[],
-        }
-    }
-}
-
-/// Text to show now.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct TextDelta {
-    /// The text.
-    pub text: String,
-    /// Tokens whose text begins in this text, in order.
-    pub tokens: Vec<OutputToken>,
-}
-
-impl TextDelta {
-    /// Adds the text that follows.
-    pub(super) fn append(&mut self, next: Self) {
-        self.text.push_str(&next.text);
-        self.tokens.extend(next.tokens);
-    }
-}
-
-/// The end of a choice.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
-    /// Reason of the end.
-    pub reason: FinishReason,
-    /// The token or stop string that matched, after [`FinishReason::Stop`].
-    pub matched: Option<Matched>,
-    /// Number of tokens, by kind.
-    pub usage: Usage,
-    /// Counts of speculative decoding; `None` if nothing was verified.
-    pub speculation: Option<SpeculationUsage>,
-}
-
-/// The token or text that ended a choice.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Matched {
-    /// An end or stop token.
-    Token(u32),
-    /// A stop string.
-    Text(String),
-}
 
 /// A token that counts but is not shown, and its log-probability.
 type HiddenToken = (u32, Option<TokenLogprob>);
@@ -85,6 +32,7 @@ type HiddenToken = (u32, Option<TokenLogprob>);
 #[derive(Debug)]
 pub(super) struct FilterChain {
     text: OutputText,
+    parts: Option<Parts>,
     pending: Pending,
     prompt_tokens: usize,
     stops: Arc<[String]>,
@@ -103,12 +51,13 @@ impl FilterChain {
     /// Makes the chain of a choice that has no tokens yet.
     pub(super) fn new(
         text: OutputText,
+        parts: Option<Parts>,
         prompt_tokens: usize,
-        stops: Arc<[String]>,
-        include_stop: bool,
+        (stops, include_stop): (Arc<[String]>, bool),
     ) -> Self {
         Self {
             text,
+            parts,
             pending: Pending::default(),
             prompt_tokens,
             stops,
@@ -133,8 +82,11 @@ impl FilterChain {
         let mut logprobs = logprobs.into_iter();
         for id in token_ids {
             let token = self.text.push(id);
-            self.shown.push_str(token.text);
             self.pending.push(id, token.text_offset, logprobs.next());
+            match &mut self.parts {
+                Some(parts) => parts.token(id, token, &mut self.pending),
+                None => self.shown.push_str(token.text),
+            }
             if token.stop.is_some() {
                 self.stop = token.stop;
                 break;
@@ -167,18 +119,29 @@ impl FilterChain {
     /// The scheduler's error.
     pub(super) fn events(&mut self, finish: Option<Finish>) -> ApiResult<Vec<Event>> {
         self.pending.showed(&self.shown);
-        let (tokens, end) = match (self.stop, finish) {
-            (Some(stop), finish) => (self.pending.take(), Some(self.stopped(stop, finish))),
-            (None, Some(finish)) => {
-                let end = self.finished(finish)?;
-                (self.pending.rest(), Some(end))
-            }
-            (None, None) => (self.pending.take(), None),
+        let (end, rest) = match (self.stop, finish) {
+            (Some(stop), finish) => (Some(self.stopped(stop, finish)), false),
+            (None, Some(finish)) => (Some(self.finished(finish)?), true),
+            (None, None) => (None, false),
         };
-        let text = mem::take(&mut self.shown);
-        let text = Event::Text(TextDelta { text, tokens });
-        let mut events = Vec::with_capacity(1 + usize::from(end.is_some()));
-        events.push(text);
+        let mut events = match &mut self.parts {
+            Some(parts) if end.is_some() => parts.rest(&mut self.pending),
+            Some(parts) => parts.take(),
+            None => Vec::with_capacity(2),
+        };
+        let tokens = match (rest, &self.parts) {
+            (true, _) => self.pending.rest(),
+            (false, None) => self.pending.take(),
+            (false, Some(_)) => Vec::new(),
+        };
+        let text = TextDelta {
+            text: mem::take(&mut self.shown),
+            tokens,
+        };
+        // Every step has an event.
+        if events.is_empty() || !text.is_empty() {
+            events.push(Event::Text(text));
+        }
         events.extend(end.map(Event::End));
         Ok(events)
     }
@@ -191,6 +154,7 @@ impl FilterChain {
             reason: FinishReason::Stop,
             matched: self.stops.get(stop.index).cloned().map(Matched::Text),
             usage: self.usage(cached),
+            reasoning_tokens: self.reasoning_tokens(),
             speculation: finish.and_then(|finish| finish.speculation),
         }
     }
@@ -199,8 +163,13 @@ impl FilterChain {
     fn finished(&mut self, finish: Finish) -> ApiResult<End> {
         let reason = finish.outcome?;
         let rest = self.text.finish();
-        self.shown.push_str(rest);
-        self.pending.showed(rest);
+        match &mut self.parts {
+            Some(parts) => parts.text(rest, &mut self.pending),
+            None => {
+                self.shown.push_str(rest);
+                self.pending.showed(rest);
+            }
+        }
         if let Some((id, logprob)) = self.hidden.take() {
             self.pending.push_last(id, logprob);
             self.ended_by_token = true;
@@ -209,8 +178,13 @@ impl FilterChain {
             reason,
             matched: finish.matched_token.map(Matched::Token),
             usage: self.usage(finish.usage.cached_tokens),
+            reasoning_tokens: self.reasoning_tokens(),
             speculation: finish.speculation,
         })
+    }
+
+    fn reasoning_tokens(&self) -> Option<u32> {
+        self.parts.as_ref().and_then(Parts::reasoning_tokens)
     }
 
     fn usage(&self, cached_tokens: u32) -> Usage {

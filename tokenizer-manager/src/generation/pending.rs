@@ -43,6 +43,11 @@ impl Pending {
         self.shown += text.chars().count();
     }
 
+    /// Sets the number of characters that have shown or never will.
+    pub(super) fn showed_up_to(&mut self, chars: usize) {
+        self.shown = chars;
+    }
+
     /// Takes the tokens whose text began to show.
     pub(super) fn take(&mut self) -> Vec<OutputToken> {
         let ready = self

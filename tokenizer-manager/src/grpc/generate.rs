@@ -72,6 +72,8 @@ fn answer(id: &str, index: usize, delta: Delta) -> GenerateResponse {
                     answer.logprobs.extend(token.logprob.map(Into::into));
                 }
             }
+            // This surface asks for no parts, so all output is text.
+            Event::Reasoning(_) | Event::ToolCall(_) => {}
             Event::End(end) => finish(&mut answer, end),
         }
     }

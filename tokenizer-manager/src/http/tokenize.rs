@@ -17,7 +17,7 @@ use super::{
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    submission::{check_messages, count},
+    submission::{check_messages, check_tools, count},
     text::{Conversation, most_counted},
 };
 
@@ -136,6 +136,10 @@ async fn rendered(
         app.config.server.limits.request.messages,
     )?;
     check_messages(&messages)?;
+    check_tools(
+        request.tools.as_deref().unwrap_or_default(),
+        &app.config.server.limits.request,
+    )?;
     let continue_final_message = request.continue_final_message.unwrap_or(false);
     let conversation = Conversation {
         messages,

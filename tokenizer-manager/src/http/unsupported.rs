@@ -199,6 +199,11 @@ const FIELDS: &[Field] = &[
         remedy: "use 'logprobs', or 'top_logprobs_num' of /generate",
         ..neutral("n_probs", 0.0)
     },
+    Field {
+        routes: CHAT,
+        remedy: "limit the whole answer by 'max_tokens', or set 'reasoning_effort' to \"none\"",
+        ..neutral("thinking_token_budget", -1.0)
+    },
     field("token_ids_logprob", GENERATE),
     field("return_hidden_states", ALL),
     field("return_token_ids", OPENAI),

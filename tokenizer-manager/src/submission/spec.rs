@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use lockstep_text::AnswerOptions;
+
 use super::{FieldNames, SamplingSpec};
 
 /// One prompt, as text or as token ids.
@@ -89,6 +91,8 @@ pub struct GenerateSpec {
     pub data_parallel_rank: Option<i64>,
     /// Salt of the prefix cache; `None` = the request shares with those that have none.
     pub cache_salt: Option<String>,
+    /// Parts of the answer that are told apart; by default none, so all of it is text.
+    pub answer: AnswerOptions,
 }
 
 impl GenerateSpec {
@@ -117,6 +121,7 @@ impl GenerateSpec {
             speculative: SpeculativeSpec::default(),
             data_parallel_rank: None,
             cache_salt: None,
+            answer: AnswerOptions::default(),
         }
     }
 }

@@ -5,11 +5,11 @@ use std::{path::PathBuf, sync::Arc};
 use lockstep_process::{ChildMessage, ControlLink, Role, RoleContext};
 use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
 use lockstep_types::{
-    Architecture, AttentionSpec, CheckpointFormat, ConnectionLimits, DeviceConfig, Dtype,
-    EngineConfig, GatedMlpNames, GatedMlpSpec, KvCacheDtype, KvConfig, LayerSpec, LimitsConfig,
-    LoadFormat, Mixer, Mlp, ModelConfig, NodeConfig, Norms, ParallelConfig, Quantization,
-    RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig, TensorNames,
-    TimeoutConfig, WebConfig,
+    AnswersConfig, Architecture, AttentionSpec, CheckpointFormat, ConnectionLimits, DeviceConfig,
+    Dtype, EngineConfig, GatedMlpNames, GatedMlpSpec, KvCacheDtype, KvConfig, LayerSpec,
+    LimitsConfig, LoadFormat, Mixer, Mlp, ModelConfig, NodeConfig, Norms, ParallelConfig,
+    Quantization, RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig,
+    TensorNames, TimeoutConfig, WebConfig,
 };
 use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
 
@@ -165,6 +165,7 @@ fn server_config() -> ServerConfig {
             console: true,
             ..WebConfig::default()
         },
+        answers: AnswersConfig::default(),
         limits: LimitsConfig {
             body_bytes: 64 * 1024,
             header_bytes: 8 * 1024,
@@ -183,6 +184,8 @@ fn server_config() -> ServerConfig {
             },
             request: RequestLimits {
                 messages: 16,
+                tools: 4,
+                tool_bytes: 4096,
                 prompts: 8,
                 choices: 8,
                 top_logprobs: 20,

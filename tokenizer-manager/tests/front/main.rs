@@ -3,6 +3,7 @@
 
 mod access;
 mod adaptive;
+mod answers;
 mod browsers;
 mod chat;
 mod client;

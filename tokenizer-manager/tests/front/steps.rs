@@ -15,7 +15,7 @@ use super::{
 const HALVES: [u32; 2] = [130, 105];
 
 /// A stream read event by event.
-struct Events {
+pub struct Events {
     response: reqwest::Response,
     text: String,
     read: VecDeque<Value>,
@@ -23,7 +23,7 @@ struct Events {
 
 impl Events {
     /// The next chunk that is not the greeting; `None` at the end.
-    async fn next(&mut self) -> Option<Value> {
+    pub async fn next(&mut self) -> Option<Value> {
         loop {
             while let Some(event) = self.read.pop_front() {
                 if event["choices"][0]["delta"]["role"].is_null() {
@@ -45,7 +45,8 @@ impl Events {
     }
 }
 
-async fn open(front: &Front, path: &str, body: &Value) -> Events {
+/// Begins to read a stream.
+pub async fn open(front: &Front, path: &str, body: &Value) -> Events {
     let request = front.client.post(format!("{}{path}", front.url)).json(body);
     let response = request.send().await.expect("answered");
     assert_eq!(response.status(), 200);

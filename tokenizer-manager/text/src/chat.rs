@@ -164,6 +164,18 @@ impl ChatTemplate {
         self.inner.default.shape.content
     }
 
+    /// Returns true if the template shows tools to the model.
+    #[must_use]
+    pub fn shows_tools(&self) -> bool {
+        let inner = &*self.inner;
+        inner
+            .tool_use
+            .as_ref()
+            .unwrap_or(&inner.default)
+            .shape
+            .shows_tools
+    }
+
     fn choose(&self, request: &ChatRequest<'_>) -> &Compiled {
         match &self.inner.tool_use {
             Some(tool_use) if request.tools.is_some() => tool_use,

@@ -14,6 +14,8 @@ use crate::utf8::Utf8Stream;
 pub struct IncrementalDetokenizer {
     tokenizer: Tokenizer,
     skip_special_tokens: bool,
+    /// Special tokens that are not left out.
+    shown: Vec<u32>,
     utf8: Utf8Stream,
     /// True if the next token starts the text and the first token decodes differently.
     first: bool,
@@ -53,6 +55,7 @@ impl IncrementalDetokenizer {
             strip: decoder.strip_start,
             piece: String::new(),
             skip_special_tokens,
+            shown: Vec::new(),
             tokenizer,
         }
     }
@@ -76,6 +79,11 @@ impl IncrementalDetokenizer {
             detokenizer.push(id);
         }
         detokenizer
+    }
+
+    /// Shows these special tokens from here on, even if others are left out.
+    pub fn show(&mut self, special: &[u32]) {
+        self.shown.extend(special);
     }
 
     /// Adds a token and returns the text that it completes: often its own text, sometimes none.
@@ -122,7 +130,8 @@ impl IncrementalDetokenizer {
 
     fn is_left_out(&self, id: u32) -> bool {
         let vocabulary = self.tokenizer.vocabulary();
-        !vocabulary.contains(id) || (self.skip_special_tokens && vocabulary.is_special(id))
+        let skips = self.skip_special_tokens && vocabulary.is_special(id);
+        !vocabulary.contains(id) || (skips && !self.shown.contains(&id))
     }
 
     /// Returns the bytes that a token contributes to a text, unless it is the first token.

@@ -12,6 +12,8 @@ use crate::tokenizer::Tokenizer;
 pub struct OutputOptions<'a> {
     /// True if special tokens are left out of the text.
     pub skip_special_tokens: bool,
+    /// Special tokens that are not left out, because they mark parts of the answer.
+    pub shown_special_tokens: &'a [u32],
     /// Stop strings, none of them empty.
     pub stops: &'a [String],
     /// True if the stop string that ended the text is shown.
@@ -27,6 +29,7 @@ impl Default for OutputOptions<'_> {
     fn default() -> Self {
         Self {
             skip_special_tokens: true,
+            shown_special_tokens: &[],
             stops: &[],
             include_stop_str_in_output: false,
             min_tokens: 0,
@@ -45,6 +48,8 @@ pub struct TokenText<'a> {
     /// (`text_offset` of the completions API). Tokens that only continue a character have the
     /// offset of its first token.
     pub text_offset: usize,
+    /// End of the token's text, counted in the same way.
+    pub text_end: usize,
     /// The stop string that ended the text. [`OutputText::tokens`] then counts the tokens up to
     /// the one that completed it.
     pub stop: Option<StopMatch>,
@@ -69,8 +74,10 @@ impl OutputText {
     /// [`StopError::Empty`] for an empty stop string.
     pub fn new(tokenizer: Tokenizer, options: OutputOptions<'_>) -> Result<Self, StopError> {
         let skip = options.skip_special_tokens;
+        let mut detokenizer = IncrementalDetokenizer::after_prompt(tokenizer, skip, options.prompt);
+        detokenizer.show(options.shown_special_tokens);
         Ok(Self {
-            detokenizer: IncrementalDetokenizer::after_prompt(tokenizer, skip, options.prompt),
+            detokenizer,
             stops: StopMatcher::new(options.stops, options.include_stop_str_in_output)?,
             min_tokens: options.min_tokens,
             tokens: 0,
@@ -96,6 +103,7 @@ impl OutputText {
         TokenText {
             text: &self.visible,
             text_offset,
+            text_end: self.chars,
             stop: self.stops.matched(),
         }
     }

@@ -181,6 +181,15 @@ fn chat() -> Vec<Row> {
         (json!({"top_logprobs": 2}), invalid("top_logprobs")),
         (json!({"logprobs": 5}), mistyped("logprobs")),
         (json!({"tools": [tool]}), unsupported("tools")),
+        (json!({"tools": vec![tool; 1000]}), coded("tools", TOO_MANY)),
+        (
+            json!({"tools": [{"type": "function"}]}),
+            invalid("tools[0].function"),
+        ),
+        (
+            json!({"reasoning_effort": "ultra"}),
+            invalid("reasoning_effort"),
+        ),
         (
             json!({"tool_choice": "required"}),
             unsupported("tool_choice"),

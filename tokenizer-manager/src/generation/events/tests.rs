@@ -1,9 +1,11 @@
 use std::path::Path;
 
-use lockstep_text::{OutputOptions, Tokenizer};
+use lockstep_text::{
+    AnswerOptions, Calls, OutputOptions, ReasoningFormat, Tokenizer, ToolFormat, ToolSchemas, Turn,
+};
 
 use super::*;
-use crate::generation::Delta;
+use crate::generation::{CallDelta, Delta};
 
 /// One output, and the reason why the scheduler ends it.
 struct Case {
@@ -62,7 +64,7 @@ const CASES: [Case; 5] = [
 
 impl Case {
     /// Joins the events of tokens that arrive in these steps.
-    fn run(&self, tokenizer: &Tokenizer, steps: &[&[u32]]) -> Vec<Event> {
+    fn run(&self, tokenizer: &Tokenizer, answer: &AnswerOptions, steps: &[&[u32]]) -> Vec<Event> {
         let stops: Arc<[String]> = self.stops.iter().map(|stop| (*stop).to_owned()).collect();
         let options = OutputOptions {
             stops: &stops,
@@ -70,7 +72,8 @@ impl Case {
             ..OutputOptions::default()
         };
         let text = OutputText::new(tokenizer.clone(), options).expect("stop strings");
-        let mut filters = FilterChain::new(text, 7, stops, self.include_stop);
+        let parts = Parts::new(tokenizer, answer);
+        let mut filters = FilterChain::new(text, parts, 7, (stops, self.include_stop));
         let mut joined = Delta::default();
         for (at, ids) in steps.iter().enumerate() {
             let finish = (at + 1 == steps.len()).then(|| self.finish(ids));
@@ -110,7 +113,7 @@ fn cut(ids: &[u32], cuts: u32) -> Vec<&[u32]> {
     let mut steps = Vec::new();
     let mut from = 0;
     for to in 1..ids.len() {
-        if cuts >> (to - 1) & 1 == 1 {
+        if cuts >> ((to - 1) % 24) & 1 == 1 {
             steps.push(&ids[from..to]);
             from = to;
         }
@@ -119,13 +122,27 @@ fn cut(ids: &[u32], cuts: u32) -> Vec<&[u32]> {
     steps
 }
 
-#[test]
-fn events_do_not_depend_on_how_tokens_arrive() {
+/// Checks that the joined events are the same however the tokens arrive. Returns them with the
+/// tokens.
+fn uncut(case: &Case, answer: &AnswerOptions) -> (Vec<u32>, Vec<Event>) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
     let tokenizer = Tokenizer::load(Path::new(folder)).expect("a tokenizer");
+    let ids = tokenizer.encode(case.text, false).expect("tokens");
+    let whole = case.run(&tokenizer, answer, &[&ids]);
+    // Every way to cut a short output, and many ways to cut a long one.
+    let ways = 1_u32 << (ids.len() - 1).min(12);
+    for way in 1..ways {
+        let cuts = way | way << 11;
+        let cut = case.run(&tokenizer, answer, &cut(&ids, cuts));
+        assert_eq!(cut, whole, "{}, cut {cuts:b}", case.name);
+    }
+    (ids, whole)
+}
+
+#[test]
+fn events_do_not_depend_on_how_tokens_arrive() {
     for case in CASES {
-        let ids = tokenizer.encode(case.text, false).expect("tokens");
-        let whole = case.run(&tokenizer, &[&ids]);
+        let (ids, whole) = uncut(&case, &AnswerOptions::default());
         let [Event::Text(text), Event::End(end)] = &whole[..] else {
             panic!("{}: {whole:?}", case.name);
         };
@@ -133,12 +150,88 @@ fn events_do_not_depend_on_how_tokens_arrive() {
         let shown = text.tokens.iter().map(|token| token.id);
         assert!(ids.starts_with(&shown.collect::<Vec<_>>()), "{}", case.name);
         assert!(end.usage.completion_tokens as usize >= text.tokens.len());
-        // Every way to cut a short output, and many ways to cut a long one.
-        let ways = 1_u32 << (ids.len() - 1).min(12);
-        for way in 1..ways {
-            let cuts = way | way << 11;
-            let cut = case.run(&tokenizer, &cut(&ids, cuts));
-            assert_eq!(cut, whole, "{}, cut {cuts:b}", case.name);
-        }
     }
+}
+
+#[test]
+fn parts_do_not_depend_on_how_tokens_arrive() {
+    let answer = AnswerOptions {
+        reasoning: ReasoningFormat::named("qwen3").map(|format| (format, Turn::Open)),
+        calls: Calls::Parsed(
+            ToolFormat::named("hermes").expect("known"),
+            Arc::new(ToolSchemas::default()),
+        ),
+        skip_special_tokens: true,
+    };
+    let case = Case {
+        name: "parts",
+        text: "<think>Hm 🎉</think> Ok <b>\n<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n\
+               </tool_call> <tool_call>{\"name\": \"g\"}</tool_call> End",
+        stops: &["never", "</never>"],
+        include_stop: false,
+        ends_by_token: true,
+        shown: "Ok <b>En",
+    };
+    let (ids, whole) = uncut(&case, &answer);
+    let [
+        Event::Reasoning(reasoning),
+        Event::Text(text),
+        Event::ToolCall(first),
+        Event::ToolCall(second),
+        rest @ ..,
+    ] = &whole[..]
+    else {
+        panic!("{whole:?}");
+    };
+    let [Event::Text(more), Event::End(end)] = rest else {
+        panic!("{rest:?}");
+    };
+    assert_eq!(reasoning.text, "Hm 🎉");
+    assert!(
+        case.shown.starts_with(&text.text) && text.text == "Ok <b>",
+        "{text:?}"
+    );
+    let name = |call: &CallDelta| call.begin.as_ref().map(|begin| begin.name.clone());
+    assert_eq!((name(first), first.index), (Some("f".to_owned()), 0));
+    assert_eq!(first.arguments, "{\"a\": 1}");
+    assert_eq!((name(second), second.index), (Some("g".to_owned()), 1));
+    assert_eq!(second.arguments, "{}");
+    // The last token, which ends the output, does not show.
+    assert!(" End".contains(&more.text), "{more:?}");
+    let counted = end.reasoning_tokens.expect("counted") as usize;
+    assert!(counted > 1 && counted < ids.len(), "{counted}");
+    let tokens = whole.iter().flat_map(Event::tokens).map(|token| token.id);
+    assert_eq!(tokens.collect::<Vec<_>>(), ids, "each token once, in order");
+}
+
+/// The text of a token is never held back while the token already shows.
+#[test]
+fn tokens_wait_for_their_text() {
+    let answer = AnswerOptions {
+        calls: Calls::Parsed(
+            ToolFormat::named("hermes").expect("known"),
+            Arc::new(ToolSchemas::default()),
+        ),
+        ..AnswerOptions::default()
+    };
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
+    let tokenizer = Tokenizer::load(Path::new(folder)).expect("a tokenizer");
+    let text = OutputText::new(tokenizer.clone(), OutputOptions::default()).expect("no stops");
+    let parts = Parts::new(&tokenizer, &answer);
+    let mut filters = FilterChain::new(text, parts, 7, (Arc::default(), false));
+    let mut shown = Vec::new();
+    for character in ["<", "<", "\n", "a"] {
+        let ids = tokenizer.encode(character, false).expect("tokens");
+        filters.push(ids, Vec::new(), None);
+        let events = filters.events(None).expect("no error");
+        let [Event::Text(text)] = &events[..] else {
+            panic!("{events:?}");
+        };
+        shown.push((text.text.clone(), text.tokens.len()));
+    }
+    let expected = [("", 0), ("<", 1), ("<", 1), ("\na", 2)];
+    assert_eq!(
+        shown,
+        expected.map(|(text, tokens)| (text.to_owned(), tokens))
+    );
 }

@@ -1,5 +1,6 @@
 //! `POST /v1/chat/completions`.
 
+mod calls;
 mod convert;
 mod form;
 mod types;
@@ -30,10 +31,13 @@ pub(in crate::http) async fn create(
     check_model(&app, request.model.as_deref())?;
     let streaming = request.streaming()?;
     let id = id.object(CHAT);
-    let wants_logprobs = request.logprobs.unwrap_or(false);
+    let shows = form::Shows {
+        logprobs: request.logprobs.unwrap_or(false),
+        reasoning: request.include_reasoning.unwrap_or(true),
+    };
     let spec = convert::spec(&app, &mut request, id.clone()).await?;
     let held = held.as_deref();
     let submission = Submission::new(&app, spec, held).await?;
-    let form = form::ChatForm::new(wants_logprobs, submission.generations.len());
+    let form = form::ChatForm::new(shows, submission.generations.len());
     answer(Envelope::new(app, id), submission, streaming, form).await
 }

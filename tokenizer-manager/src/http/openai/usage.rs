@@ -24,9 +24,18 @@ struct PromptDetails {
     cached_tokens: u64,
 }
 
-/// OpenAI's counts of predictions: a prediction is a drafted token that was verified.
+/// OpenAI's counts of output tokens by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct CompletionDetails {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_tokens: Option<u64>,
+    #[serde(flatten)]
+    predictions: Option<Predictions>,
+}
+
+/// OpenAI's counts of predictions: a prediction is a drafted token that was verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+struct Predictions {
     accepted_prediction_tokens: u32,
     rejected_prediction_tokens: u32,
 }
@@ -40,7 +49,7 @@ struct SpeculativeBody {
     accepted_per_position: Vec<u32>,
 }
 
-impl From<&SpeculationUsage> for CompletionDetails {
+impl From<&SpeculationUsage> for Predictions {
     fn from(usage: &SpeculationUsage) -> Self {
         let accepted = usage.accepted_tokens();
         Self {
@@ -73,6 +82,8 @@ pub(crate) struct UsageMeter {
     n: usize,
     prompt_tokens: u64,
     choices: Vec<Usage>,
+    /// Reasoning of the choices that have ended; `None` if no reasoning was told apart.
+    reasoning_tokens: Option<u64>,
     speculation: Option<SpeculationUsage>,
 }
 
@@ -86,6 +97,7 @@ impl UsageMeter {
             n: submission.n,
             prompt_tokens,
             choices: vec![Usage::default(); submission.prompts.len() * submission.n],
+            reasoning_tokens: None,
             speculation: None,
         }
     }
@@ -98,9 +110,21 @@ impl UsageMeter {
     /// Records the end of choice `index`.
     pub(crate) fn end(&mut self, index: usize, end: &End) {
         self.choices[index] = end.usage;
+        if let Some(tokens) = end.reasoning_tokens {
+            *self.reasoning_tokens.get_or_insert_default() += u64::from(tokens);
+        }
         if let Some(usage) = &end.speculation {
             self.speculation.get_or_insert_default().add(usage);
         }
+    }
+
+    fn details(&self) -> Option<CompletionDetails> {
+        let predictions = self.speculation.as_ref().map(Into::into);
+        let known = predictions.is_some() || self.reasoning_tokens.is_some();
+        known.then_some(CompletionDetails {
+            reasoning_tokens: self.reasoning_tokens,
+            predictions,
+        })
     }
 
     /// Returns the counts so far.
@@ -118,7 +142,7 @@ impl UsageMeter {
             prompt_tokens_details: PromptDetails {
                 cached_tokens: cached.map(|usage| u64::from(usage.cached_tokens)).sum(),
             },
-            completion_tokens_details: self.speculation.as_ref().map(Into::into),
+            completion_tokens_details: self.details(),
             speculative: self.speculation.as_ref().map(Into::into),
         }
     }

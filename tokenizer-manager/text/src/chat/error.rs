@@ -5,6 +5,7 @@ use std::error::Error as _;
 use minijinja::ErrorKind;
 
 use super::meter::Exceeded;
+use crate::answer::UnknownParser;
 use crate::tokenizer::TokenizerError;
 
 /// Reason why a model's tokenizer or chat template could not be loaded.
@@ -13,6 +14,9 @@ pub enum LoadError {
     /// A file of the tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// A parser of answers does not exist.
+    #[error(transparent)]
+    Parser(#[from] UnknownParser),
     /// The chat template is faulty.
     #[error(transparent)]
     Template(#[from] TemplateError),

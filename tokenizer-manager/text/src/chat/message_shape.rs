@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::content::ContentFormat;
 use super::jinja::Jinja;
-use super::probe::{MARK, Probe, shows};
+use super::probe::{MARK, Probe, TOOL, shows};
 use super::roles::Roles;
 use super::thinking::Thinking;
 
@@ -38,6 +38,8 @@ pub(super) struct MessageShape {
     /// Roles in requests with tools, since templates may show tools with the instructions.
     pub roles_beside_tools: Roles,
     pub thinking: Thinking,
+    /// True if the template shows the tools of a request.
+    pub shows_tools: bool,
 }
 
 /// Returns the shape that a template handles, and true if the template rendered an ordinary
@@ -75,9 +77,24 @@ pub(super) fn detect(
             tools: true,
             ..probe
         }),
+        shows_tools: shows_tools(&probe),
         thinking: Thinking::detect(&probe, &tool_call(&probe, calls_content, object_arguments)),
     };
     (shape, string.is_some() || parts.is_some())
+}
+
+fn shows_tools(probe: &Probe<'_>) -> bool {
+    let messages = json!([probe.message("system", "Help"), probe.message("user", "Go")]);
+    // Some templates take no system message.
+    let turns = [&messages, &json!([messages[1]])];
+    turns.into_iter().any(|messages| {
+        let text = Probe {
+            tools: true,
+            ..*probe
+        }
+        .render(messages);
+        text.is_some_and(|text| text.contains(TOOL))
+    })
 }
 
 fn no_content(probe: &Probe<'_>) -> NoContent {

@@ -8,6 +8,9 @@ use super::jinja::{self, Jinja};
 /// A text that no template contains, to be looked for in the rendered prompt.
 pub(super) const MARK: &str = "Aq7Content7qA";
 
+/// Description of the tool in conversations with a tool.
+pub(super) const TOOL: &str = "Cr9Tool9rC";
+
 /// A template, and the form of content that it takes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Probe<'a> {
@@ -55,7 +58,7 @@ impl Probe<'_> {
 
 fn tool() -> Value {
     let parameters = json!({"type": "object", "properties": {"place": {"type": "string", "description": "Where"}}});
-    let function = json!({"name": "look", "description": "Looks", "parameters": parameters});
+    let function = json!({"name": "look", "description": TOOL, "parameters": parameters});
     json!([{"type": "function", "function": function}])
 }
 

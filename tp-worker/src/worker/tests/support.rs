@@ -8,9 +8,9 @@ use lockstep_collective::Single;
 use lockstep_devices::{Device as _, DeviceOptions};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
-    ConnectionLimits, DeviceConfig, Dtype, EngineConfig, KvCacheDtype, KvConfig, LimitsConfig,
-    ParallelConfig, RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig,
-    TimeoutConfig, WebConfig,
+    AnswersConfig, ConnectionLimits, DeviceConfig, Dtype, EngineConfig, KvCacheDtype, KvConfig,
+    LimitsConfig, ParallelConfig, RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig,
+    SpeculationConfig, TimeoutConfig, WebConfig,
 };
 use lockstep_types::{
     generation::GenerationParams,
@@ -119,6 +119,7 @@ fn server() -> ServerConfig {
         api_key_required: false,
         sglang_metrics: false,
         web: WebConfig::default(),
+        answers: AnswersConfig::default(),
         limits: LimitsConfig {
             body_bytes: 0,
             header_bytes: 0,
@@ -137,6 +138,8 @@ fn server() -> ServerConfig {
             },
             request: RequestLimits {
                 messages: 0,
+                tools: 0,
+                tool_bytes: 0,
                 prompts: 0,
                 choices: 0,
                 top_logprobs: 20,

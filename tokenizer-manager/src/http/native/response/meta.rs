@@ -138,6 +138,8 @@ impl Meta {
         for event in delta.events {
             match event {
                 Event::Text(text) => self.text(text),
+                // This surface asks for no parts, so all output is text.
+                Event::Reasoning(_) | Event::ToolCall(_) => {}
                 Event::End(end) => {
                     self.usage = end.usage;
                     self.end = Some(end);

@@ -1,8 +1,12 @@
 //! Conversion of a chat request to a spec.
 
+mod reasoning;
+mod tools;
 mod unsupported;
 
 use std::borrow::Cow;
+
+use lockstep_text::AnswerOptions;
 
 use super::types::ChatRequest;
 use crate::{
@@ -33,6 +37,8 @@ pub(super) async fn spec(
         app.config.server.limits.request.messages,
     )?;
     check_messages(&request.messages)?;
+    let calls = tools::calls(app, request)?;
+    let reasoning = reasoning::format(app, request);
     let (max_tokens, max_tokens_field) = max_tokens(request)?;
     let logprobs = logprobs(request)?;
     let mut spec = GenerateSpec::new(
@@ -48,7 +54,8 @@ pub(super) async fn spec(
     request.common(&mut spec)?;
     spec.max_tokens = max_tokens;
     spec.logprobs = logprobs;
-    let conversation = conversation(request);
+    let conversation = conversation(request)?;
+    let continued = reasoning::continued(&conversation);
     fits(
         &app.config,
         &app.text.tokenizer,
@@ -60,6 +67,17 @@ pub(super) async fn spec(
         let trace = stats.as_deref().and_then(RequestStats::trace);
         let _span = trace.map(|trace| trace.child("render chat template"));
         app.text.render(conversation).await?
+    };
+    spec.answer = AnswerOptions {
+        reasoning: reasoning.map(|format| {
+            let turn = match &continued {
+                Some(message) => format.continued(message),
+                None => format.turn(&text),
+            };
+            (format, turn)
+        }),
+        calls,
+        skip_special_tokens: spec.skip_special_tokens,
     };
     spec.inputs = vec![Input::Text {
         text,
@@ -103,16 +121,17 @@ fn logprobs(request: &ChatRequest) -> ApiResult<LogprobSpec> {
 }
 
 /// Takes the messages out of the request.
-fn conversation(request: &mut ChatRequest) -> Conversation {
+fn conversation(request: &mut ChatRequest) -> ApiResult<Conversation> {
+    let kwargs = reasoning::kwargs(request)?;
     let messages = std::mem::take(&mut request.messages);
     let continue_final_message = request.continue_final_message.unwrap_or(false);
-    Conversation {
+    Ok(Conversation {
         messages,
         tools: request.tools.take().filter(|tools| !tools.is_empty()),
         add_generation_prompt: request
             .add_generation_prompt
             .unwrap_or(!continue_final_message),
         continue_final_message,
-        kwargs: request.chat_template_kwargs.take(),
-    }
+        kwargs,
+    })
 }

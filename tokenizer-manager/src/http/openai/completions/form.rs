@@ -80,6 +80,8 @@ impl Form for CompletionForm {
                         logprobs.extend(tokenizer, &text.tokens, base);
                     }
                 }
+                // This surface asks for no parts, so all output is text.
+                Event::Reasoning(_) | Event::ToolCall(_) => {}
                 Event::End(end) => choice.finish_reason = Some(finish_reason(&end)?),
             }
         }

@@ -7,14 +7,14 @@ use super::ChatRequest;
 use crate::error::{ApiError, ApiResult};
 
 pub(super) fn check(request: &ChatRequest) -> ApiResult<()> {
-    tools(request)?;
     if request.functions.is_some() || request.function_call.is_some() {
         let param = if request.functions.is_some() {
             "functions"
         } else {
             "function_call"
         };
-        return Err(unsupported(param, "Function calling"));
+        let message = format!("'{param}' is not supported by this version; send 'tools'.");
+        return Err(ApiError::unsupported(param, message));
     }
     if let Some(format) = &request.response_format
         && !matches!(format, Value::Null)
@@ -36,27 +36,12 @@ pub(super) fn check(request: &ChatRequest) -> ApiResult<()> {
             }
         }
     }
-    Ok(())
-}
-
-/// Refuses tools unless `tool_choice` is "none". Tools may stand in the prompt, but
-/// calls are not parsed from the output.
-fn tools(request: &ChatRequest) -> ApiResult<()> {
-    let has_tools = request
-        .tools
-        .as_ref()
-        .is_some_and(|tools| !tools.is_empty());
-    let none = matches!(&request.tool_choice, Some(Value::String(choice)) if choice == "none");
-    let chosen = !matches!(&request.tool_choice, None | Some(Value::Null)) && !none;
-    if has_tools && !none {
+    if request.stream_reasoning == Some(false) {
         return Err(ApiError::unsupported(
-            "tools",
-            "Tool calling is not supported by this version; with 'tool_choice': \"none\" the tools \
-             are shown to the model only.",
+            "stream_reasoning",
+            "'stream_reasoning' is not supported by this version: reasoning is streamed as it \
+             comes; leave it out, or set 'include_reasoning' to false.",
         ));
-    }
-    if chosen && !matches!(&request.tool_choice, Some(Value::String(choice)) if choice == "auto") {
-        return Err(unsupported("tool_choice", "Tool calling"));
     }
     Ok(())
 }

@@ -1,0 +1,238 @@
+//! Parts of an answer: reasoning, text and calls of tools, told from each other in a growing
+//! output.
+//!
+//! ```text
+//! text, tokens ──▶ MarkFinder ──▶ Thought ──▶ CallParser ──▶ Sink
+//!                  marks,         reasoning   calls, text
+//!                  characters
+//! ```
+//!
+//! The parts, joined, do not depend on how the text is cut.
+
+mod format;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub use format::{AUTO, AnswerFormat, NONE, UnknownParser};
+
+use crate::Tokenizer;
+use crate::marks::{Mark, MarkFinder, Role, Symbol};
+use crate::reasoning::{Read, ReasoningFormat, Thought, Turn};
+use crate::tools::{CallParser, Muted, ToolFormat, ToolSchemas};
+use crate::writer::{Sink, Spaces, Writer};
+
+/// Parts that a request wants told apart.
+#[derive(Debug, Clone, Default)]
+pub struct AnswerOptions {
+    /// Format of the reasoning, and the way in which the output begins; `None` leaves reasoning in
+    /// the text.
+    pub reasoning: Option<(&'static ReasoningFormat, Turn)>,
+    /// Treatment of calls.
+    pub calls: Calls,
+    /// True if special tokens are left out of the text.
+    pub skip_special_tokens: bool,
+}
+
+/// Treatment of calls in an output.
+#[derive(Debug, Clone, Default)]
+pub enum Calls {
+    /// Calls are text.
+    #[default]
+    Text,
+    /// Calls are text without the tokens that mark them: the request forbids calls.
+    Muted(&'static ToolFormat),
+    /// Calls of these tools are told from the text.
+    Parsed(&'static ToolFormat, Arc<ToolSchemas>),
+}
+
+impl AnswerOptions {
+    /// True if there is nothing to tell apart.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.reasoning.is_none() && matches!(self.calls, Calls::Text)
+    }
+}
+
+/// Parser of one output.
+#[derive(Debug)]
+pub struct AnswerParser {
+    finder: MarkFinder,
+    thought: Thought,
+    calls: Option<Box<dyn CallParser>>,
+    spaces: Spaces,
+    /// Marks that are tokens, whose text has not come yet.
+    ahead: VecDeque<Ahead>,
+    /// Characters of text so far.
+    fed: usize,
+}
+
+/// A token that is a mark, with the place of its text in characters.
+#[derive(Debug, Clone, Copy)]
+struct Ahead {
+    mark: Mark,
+    start: usize,
+    end: usize,
+}
+
+impl AnswerParser {
+    /// Makes the parser of an output that has no text yet.
+    #[must_use]
+    pub fn new(tokenizer: &Tokenizer, options: &AnswerOptions) -> Self {
+        let skip = options.skip_special_tokens;
+        let describe = |mark, role| Mark::new(mark, role, tokenizer, skip);
+        let reasoning = options
+            .reasoning
+            .iter()
+            .flat_map(|(format, _)| format.marks);
+        let reasoning = reasoning
+            .enumerate()
+            .map(|mark| describe(mark, Role::Reasoning));
+        let format = match &options.calls {
+            Calls::Text => None,
+            Calls::Muted(format) | Calls::Parsed(format, _) => Some(*format),
+        };
+        let calls = format.into_iter().flat_map(|format| {
+            let marks = format.marks.iter().copied().enumerate();
+            marks.map(|mark| match mark.0 < format.openings {
+                true => describe(mark, Role::OpensCall),
+                false => describe(mark, Role::Call),
+            })
+        });
+        let marks: Arc<[Mark]> = reasoning.chain(calls).collect();
+        Self {
+            finder: MarkFinder::new(marks),
+            thought: Thought::new(options.reasoning.map_or(Turn::Answer, |(_, turn)| turn)),
+            calls: match &options.calls {
+                Calls::Text => None,
+                Calls::Muted(_) => Some(Box::new(Muted)),
+                Calls::Parsed(format, tools) => Some((format.parser)(Arc::clone(tools))),
+            },
+            spaces: Spaces::new(matches!(options.calls, Calls::Parsed(..)), false),
+            ahead: VecDeque::new(),
+            fed: 0,
+        }
+    }
+
+    /// Returns the special tokens whose text the parser has to see.
+    #[must_use]
+    pub fn special_marks(&self, tokenizer: &Tokenizer) -> Vec<u32> {
+        let ids = self.finder.marks().iter().filter_map(|mark| mark.id);
+        ids.filter(|id| tokenizer.is_special(*id)).collect()
+    }
+
+    /// True while the output is inside the reasoning.
+    #[must_use]
+    pub fn is_reasoning(&self) -> bool {
+        self.thought.is_open()
+    }
+
+    /// Number of characters that are passed on or belong to a mark or a call; the others are
+    /// held back.
+    #[must_use]
+    pub fn decided(&self) -> usize {
+        let calls = self.calls.as_ref().map_or(0, |calls| calls.held());
+        let held = self.finder.held() + self.thought.held() + self.spaces.held() + calls;
+        self.fed.saturating_sub(held)
+    }
+
+    /// Adds a token whose text ends `end` characters behind the output's start. Its text follows,
+    /// at once or later.
+    pub fn token(&mut self, id: u32, end: usize) {
+        if let Some(mark) = self.finder.of_token(id) {
+            let start = end.saturating_sub(mark.text.chars().count());
+            self.ahead.push_back(Ahead { mark, start, end });
+        }
+    }
+
+    /// Adds text, and passes on the parts that are certain now.
+    pub fn text(&mut self, text: &str, sink: &mut dyn Sink) {
+        for c in text.chars() {
+            let at = self.fed;
+            self.fed += 1;
+            match self.ahead.front() {
+                Some(ahead) if ahead.start <= at => {
+                    let Ahead { mark, end, .. } = *ahead;
+                    if self.fed == end {
+                        self.ahead.pop_front();
+                        self.flush(sink);
+                        self.symbol(Symbol::Mark(mark), sink);
+                    }
+                }
+                _ => self.char(c, sink),
+            }
+        }
+    }
+
+    /// Ends the output, and passes on what is held back.
+    pub fn finish(&mut self, sink: &mut dyn Sink) {
+        self.flush(sink);
+        // A stop string may have cut the output inside a mark.
+        if let Some(Ahead { mark, start, .. }) = self.ahead.pop_front()
+            && start < self.fed
+        {
+            let shown = mark.shown().chars().take(self.fed - start);
+            shown.for_each(|c| self.symbol(Symbol::Char(c), sink));
+        }
+        let start = std::mem::take(&mut self.thought.start);
+        let mut out = Writer {
+            spaces: &mut self.spaces,
+            sink,
+        };
+        out.text(&start);
+        if let Some(calls) = &mut self.calls {
+            calls.end(&mut out);
+        }
+        self.spaces.flush(|text| sink.text(text));
+    }
+
+    fn char(&mut self, c: char, sink: &mut dyn Sink) {
+        self.finder.push(c);
+        while let Some(symbol) = self.finder.take() {
+            self.symbol(symbol, sink);
+        }
+    }
+
+    fn flush(&mut self, sink: &mut dyn Sink) {
+        while let Some(symbol) = self.finder.take_char() {
+            self.symbol(symbol, sink);
+        }
+    }
+
+    fn symbol(&mut self, symbol: Symbol, sink: &mut dyn Sink) {
+        match self.thought.read(symbol, sink) {
+            Read::Reasoning => {}
+            Read::Closed => self.spaces.part(),
+            Read::Interrupted => {
+                self.spaces.part();
+                self.answer(symbol, sink);
+            }
+            Read::Answer => self.answer(symbol, sink),
+            Read::Begins => {
+                for c in std::mem::take(&mut self.thought.start).chars() {
+                    self.answer(Symbol::Char(c), sink);
+                }
+                self.answer(symbol, sink);
+            }
+        }
+    }
+
+    fn answer(&mut self, symbol: Symbol, sink: &mut dyn Sink) {
+        let mut out = Writer {
+            spaces: &mut self.spaces,
+            sink,
+        };
+        match (&mut self.calls, symbol) {
+            (Some(calls), Symbol::Mark(mark)) if mark.role == Role::Reasoning => {
+                for c in mark.shown().chars() {
+                    calls.read(Symbol::Char(c), &mut out);
+                }
+            }
+            (Some(calls), symbol) => calls.read(symbol, &mut out),
+            (None, Symbol::Char(c)) => out.char(c),
+            (None, Symbol::Mark(mark)) => out.text(mark.shown()),
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Outputs as text and as tokens, cut in many ways.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::{AnswerFormat, AnswerOptions, AnswerParser, Calls, Sink};
+use crate::reasoning::{REASONING_FORMATS, ReasoningFormat, Turn};
+use crate::tools::tests::tools;
+use crate::tools::{TOOL_FORMATS, ToolFormat, ToolSchemas};
+use crate::{OutputOptions, OutputText, Tokenizer, TokenizerConfig};
+
+/// The joined parts of an answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub text: String,
+    pub reasoning: String,
+    /// Name, arguments and id of each call.
+    pub calls: Vec<(String, String, Option<String>)>,
+}
+
+impl Answer {
+    pub fn new(text: &str, calls: &[(&str, &str)]) -> Self {
+        let call = |(name, arguments): &(&str, &str)| ((*name).into(), (*arguments).into(), None);
+        Self {
+            text: text.to_owned(),
+            calls: calls.iter().map(call).collect(),
+            ..Self::default()
+        }
+    }
+}
+
+impl Sink for Answer {
+    fn text(&mut self, text: &str) {
+        assert!(!text.is_empty());
+        self.text.push_str(text);
+    }
+
+    fn reasoning(&mut self, text: &str) {
+        assert!(!text.is_empty());
+        self.reasoning.push_str(text);
+    }
+
+    fn call(&mut self, name: &str, id: Option<&str>) {
+        assert!(!name.is_empty());
+        let id = id.map(str::to_owned);
+        self.calls.push((name.to_owned(), String::new(), id));
+    }
+
+    fn arguments(&mut self, text: &str) {
+        assert!(!text.is_empty());
+        self.calls.last_mut().expect("a call").1.push_str(text);
+    }
+}
+
+/// An output, and the expected answer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Case<'a> {
+    pub tools: Option<&'static ToolFormat>,
+    pub reasoning: Option<(&'static str, Turn)>,
+    pub output: &'a str,
+    pub expected: Answer,
+    /// True if the case holds only with marks that are tokens, or only with marks that are text.
+    pub only: Option<bool>,
+}
+
+impl Case<'_> {
+    fn options(&self) -> AnswerOptions {
+        let named = |name| ReasoningFormat::named(name).expect(name);
+        let schemas = || Arc::new(ToolSchemas::new(&tools()));
+        AnswerOptions {
+            reasoning: self.reasoning.map(|(name, turn)| (named(name), turn)),
+            calls: match self.tools {
+                None => Calls::Text,
+                Some(format) => Calls::Parsed(format, schemas()),
+            },
+            skip_special_tokens: true,
+        }
+    }
+}
+
+/// Checks a case, with the text cut at single places and at all places.
+pub(crate) fn check(case: &Case<'_>) {
+    let ways = [false, true].into_iter();
+    for as_tokens in ways.filter(|way| case.only.is_none_or(|only| only == *way)) {
+        let marks = case.marks(as_tokens);
+        let tokenizer = tokenizer(&marks);
+        let ids = tokenizer.encode(case.output, false).expect("tokens");
+        let run = |cuts: &[usize]| run(&tokenizer, &case.options(), &ids, cuts);
+        assert_eq!(run(&[]), case.expected, "{as_tokens} {:?}", case.output);
+        let chars = case.output.chars().count();
+        let step = chars / 40 + 1;
+        for cut in (0..chars).step_by(step) {
+            assert_eq!(run(&[cut]), case.expected, "{cut} {:?}", case.output);
+        }
+        let all: Vec<usize> = (0..chars).collect();
+        assert_eq!(run(&all), case.expected, "{:?}", case.output);
+    }
+}
+
+impl Case<'_> {
+    fn marks(&self, as_tokens: bool) -> Vec<&'static str> {
+        let tools = self.tools.iter().flat_map(|format| format.marks).copied();
+        let reasoning = self.reasoning.iter().flat_map(|(name, _)| {
+            let format = ReasoningFormat::named(name).expect(name);
+            format.marks
+        });
+        tools.chain(reasoning).filter(|_| as_tokens).collect()
+    }
+}
+
+/// Returns the tokenizer of the demo model, with these marks as tokens. Every second one is
+/// special.
+pub(crate) fn tokenizer(marks: &[&'static str]) -> Tokenizer {
+    static MADE: Mutex<BTreeMap<Vec<&str>, Tokenizer>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = made.entry(marks.to_vec());
+    known.or_insert_with(|| made_tokenizer(marks)).clone()
+}
+
+fn made_tokenizer(marks: &[&str]) -> Tokenizer {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lockstep-demo-7m");
+    let json = std::fs::read(Path::new(folder).join("tokenizer.json")).expect("a tokenizer");
+    let mut json: serde_json::Value = serde_json::from_slice(&json).expect("json");
+    let added = json["added_tokens"].as_array_mut().expect("a list");
+    for (at, mark) in marks.iter().enumerate() {
+        added.push(json!({
+            "id": 5000 + at, "content": mark, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": at % 2 == 0,
+        }));
+    }
+    let json = serde_json::to_vec(&json).expect("json");
+    Tokenizer::from_json(&json, TokenizerConfig::default(), Path::new("t.json")).expect("valid")
+}
+
+/// Parses tokens. Their text is cut behind these numbers of characters, besides between tokens.
+fn run(tokenizer: &Tokenizer, options: &AnswerOptions, ids: &[u32], cuts: &[usize]) -> Answer {
+    let mut parser = AnswerParser::new(tokenizer, options);
+    let shown = parser.special_marks(tokenizer);
+    let mut text = OutputText::new(
+        tokenizer.clone(),
+        OutputOptions {
+            shown_special_tokens: &shown,
+            ..OutputOptions::default()
+        },
+    )
+    .expect("no stop strings");
+    let mut answer = Answer::default();
+    let mut fed = 0;
+    let mut feed = |parser: &mut AnswerParser, piece: &str, answer: &mut Answer| {
+        let mut from = 0;
+        for (at, _) in piece.char_indices() {
+            if at > 0 && cuts.contains(&fed) {
+                parser.text(&piece[from..at], answer);
+                from = at;
+            }
+            fed += 1;
+        }
+        parser.text(&piece[from..], answer);
+        assert!(parser.decided() <= fed);
+    };
+    for id in ids {
+        let token = text.push(*id);
+        parser.token(*id, token.text_end);
+        feed(&mut parser, token.text, &mut answer);
+    }
+    feed(&mut parser, text.finish(), &mut answer);
+    parser.finish(&mut answer);
+    answer
+}
+
+#[test]
+fn without_formats_everything_is_text() {
+    let case = Case {
+        output: " <think>a</think>\n<tool_call>{} ",
+        expected: Answer::new(" <think>a</think>\n<tool_call>{} ", &[]),
+        ..Case::default()
+    };
+    assert!(case.options().is_plain());
+    check(&case);
+}
+
+#[test]
+fn reasoning_may_precede_calls_and_be_ended_by_one() {
+    let hermes = ToolFormat::named("hermes");
+    let call =
+        "<tool_call>\n{\"name\": \"ping\", \"arguments\": {\"a\": \"<think>\"}}\n</tool_call>";
+    let expected = Answer {
+        reasoning: "Hm.".to_owned(),
+        ..Answer::new("", &[("ping", "{\"a\": \"<think>\"}")])
+    };
+    let reasoned = format!("Hm.\n</think>\n\n{call}");
+    let forgotten = format!("Hm.\n{call}");
+    for (output, only) in [(&reasoned, Some(false)), (&forgotten, Some(true))] {
+        let mut expected = expected.clone();
+        // A special token inside of arguments is left out of them like anywhere else.
+        if only == Some(true) {
+            expected.calls[0].1 = "{\"a\": \"\"}".to_owned();
+        }
+        check(&Case {
+            tools: hermes,
+            reasoning: Some(("qwen3", Turn::Reasoning)),
+            output,
+            expected,
+            only,
+        });
+    }
+    // A mark that is mere text may be what the reasoning is about.
+    check(&Case {
+        tools: hermes,
+        reasoning: Some(("qwen3", Turn::Reasoning)),
+        output: "So <tool_call>?\n</think>\n\nNo.",
+        expected: Answer {
+            reasoning: "So <tool_call>?".to_owned(),
+            ..Answer::new("No.", &[])
+        },
+        only: Some(false),
+    });
+}
+
+#[test]
+fn forbidden_calls_are_text_without_their_tokens() {
+    let format = ToolFormat::named("hermes").expect("known");
+    let tokenizer = tokenizer(format.marks);
+    let options = AnswerOptions {
+        calls: Calls::Muted(format),
+        ..AnswerOptions::default()
+    };
+    let ids = tokenizer
+        .encode("a <tool_call>{}</tool_call> b", false)
+        .expect("tokens");
+    assert_eq!(
+        run(&tokenizer, &options, &ids, &[]),
+        Answer::new("a {} b", &[])
+    );
+}
+
+#[test]
+fn names_choose_formats() {
+    let tokenizer = tokenizer(&["</think>"]);
+    let named = |tools: &str, reasoning: &str, template: &str| {
+        let format = AnswerFormat::named(tools, reasoning, template, &tokenizer).expect("known");
+        let tools = format.tools.map(|format| format.names[0]);
+        (tools, format.reasoning.map(|format| format.names[0]))
+    };
+    assert_eq!(named("auto", "auto", ""), (None, Some("qwen3")));
+    assert_eq!(named("auto", "none", "<tool_call>"), (Some("qwen25"), None));
+    assert_eq!(
+        named("none", "auto", "<tool_call>[THINK][/THINK]"),
+        (None, Some("qwen3"))
+    );
+    assert_eq!(
+        named("deepseek_v3", "mistral", ""),
+        (Some("deepseekv3"), Some("mistral"))
+    );
+    for error in [
+        AnswerFormat::check_tool_parser("qwen9"),
+        AnswerFormat::check_reasoning_parser("qwen9"),
+    ] {
+        let error = error.expect_err("unknown").to_string();
+        assert!(
+            error.contains("\"qwen9\"") && error.contains("auto, none, "),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn the_documentation_lists_every_parser() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/http.md");
+    let text = std::fs::read_to_string(path).expect("docs/http.md");
+    let (_, section) = text
+        .split_once("## Reasoning and calls of tools")
+        .expect("a section");
+    let tools = TOOL_FORMATS.iter().map(|format| format.names);
+    let reasoning = REASONING_FORMATS.iter().map(|format| format.names);
+    for names in tools.chain(reasoning) {
+        let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+        let row = format!("| {} |", names.join(", "));
+        assert!(section.contains(&row), "docs/http.md has no row {row}");
+    }
+}
+
+/// Returns pieces of the format's marks and of what may stand between them.
+fn pieces(format: &'static ToolFormat) -> impl Strategy<Value = String> {
+    let mut pieces: Vec<String> = format.marks.iter().map(|mark| (*mark).to_owned()).collect();
+    // Begins of marks.
+    pieces.extend(format.marks.iter().map(|mark| {
+        let half = mark.chars().count() / 2;
+        mark.chars().take(half + 1).collect::<String>()
+    }));
+    let others = [
+        "look",
+        "ping",
+        ">",
+        "\n",
+        " ",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "\\",
+        ":",
+        ",",
+        "(",
+        ")",
+        "=",
+        "'",
+        "\"name\": \"look\"",
+        "\"arguments\": {",
+        "place",
+        "5",
+        "True",
+        "```json\n",
+        "é",
+        "function",
+        "functions.look:0",
+        "<think>",
+        "</think>",
+        "<",
+        "=\"look\"",
+    ];
+    pieces.extend(others.map(str::to_owned));
+    prop::collection::vec(prop::sample::select(pieces), 0..24).prop_map(|pieces| pieces.concat())
+}
+
+/// Returns outputs of any format, well and ill formed.
+fn outputs() -> impl Strategy<Value = (&'static ToolFormat, String)> {
+    (0..TOOL_FORMATS.len()).prop_flat_map(|at| {
+        let format = TOOL_FORMATS[at];
+        pieces(format).prop_map(move |output| (format, output))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// No output makes a parser panic, and its parts do not depend on cuts.
+    #[test]
+    fn answers_do_not_depend_on_cuts(
+        (format, output) in outputs(),
+        cuts in prop::collection::vec(0_usize..120, 0..12),
+        turn in prop::sample::select(vec![Turn::Open, Turn::Answer, Turn::Reasoning]),
+    ) {
+        let options = AnswerOptions {
+            reasoning: ReasoningFormat::named("qwen3").map(|format| (format, turn)),
+            calls: Calls::Parsed(format, Arc::new(ToolSchemas::new(&tools()))),
+            skip_special_tokens: true,
+        };
+        let tokenizer = plain();
+        let parse = |cuts: &[usize]| {
+            let mut parser = AnswerParser::new(&tokenizer, &options);
+            let mut answer = Answer::default();
+            let mut piece = String::new();
+            for (at, c) in output.chars().enumerate() {
+                piece.push(c);
+                if cuts.contains(&at) {
+                    parser.text(&std::mem::take(&mut piece), &mut answer);
+                }
+            }
+            parser.text(&piece, &mut answer);
+            assert!(parser.decided() <= output.chars().count());
+            parser.finish(&mut answer);
+            answer
+        };
+        let whole = parse(&[]);
+        prop_assert_eq!(&parse(&cuts), &whole);
+        let all: Vec<usize> = (0..output.chars().count()).collect();
+        prop_assert_eq!(&parse(&all), &whole);
+    }
+
+    /// Without a mark or a begin of a call, an output is its own text.
+    #[test]
+    fn prose_is_text(output in "[a-zA-Z .,\n]{0,80}") {
+        for format in TOOL_FORMATS {
+            let options = AnswerOptions {
+                reasoning: None,
+                calls: Calls::Parsed(format, Arc::new(ToolSchemas::new(&tools()))),
+                skip_special_tokens: true,
+            };
+            let mut parser = AnswerParser::new(&plain(), &options);
+            let mut answer = Answer::default();
+            parser.text(&output, &mut answer);
+            parser.finish(&mut answer);
+            prop_assert_eq!(&answer.text, &output);
+        }
+    }
+}
+
+/// Returns the demo model's tokenizer, which knows no mark.
+pub(crate) fn plain() -> Tokenizer {
+    tokenizer(&[])
+}

@@ -1,0 +1,217 @@
+//! Reasoning of a model, told from its answer by a pair of marks.
+//!
+//! ```text
+//! <think>\nHm, 7 times 6.\n</think>\n\n42
+//!          ╰─ reasoning ─╯             ╰┴─ answer
+//! ```
+
+#[cfg(test)]
+mod tests;
+
+use crate::marks::{Mark, Role, Symbol};
+use crate::writer::{MOST_SPACE, Sink, Spaces};
+
+/// The marks around the reasoning of a family of models.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ReasoningFormat {
+    /// Names of the format, the first of them SGLang's; the others are those of vLLM and of models
+    /// with the same marks.
+    pub names: &'static [&'static str],
+    /// The marks before and after the reasoning.
+    pub marks: [&'static str; 2],
+}
+
+/// All formats. The first one whose marks a model has is the model's.
+pub const REASONING_FORMATS: &[ReasoningFormat] = &[
+    ReasoningFormat {
+        names: &[
+            "qwen3",
+            "qwen3-thinking",
+            "deepseek-r1",
+            "deepseek_r1",
+            "deepseek-v3",
+            "deepseek_v3",
+            "glm45",
+            "kimi_k2",
+            "minimax",
+            "minimax_m2",
+        ],
+        marks: ["<think>", "</think>"],
+    },
+    ReasoningFormat {
+        names: &["mistral"],
+        marks: ["[THINK]", "[/THINK]"],
+    },
+    ReasoningFormat {
+        names: &["kimi"],
+        marks: ["◁think▷", "◁/think▷"],
+    },
+];
+
+impl ReasoningFormat {
+    /// Returns the format of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        REASONING_FORMATS
+            .iter()
+            .find(|format| format.names.contains(&name))
+    }
+
+    /// Returns the format of a model: the one whose closing mark is in the model's chat template
+    /// or is one of its tokens.
+    #[must_use]
+    pub fn of_model(template: &str, is_token: impl Fn(&str) -> bool) -> Option<&'static Self> {
+        let known =
+            |format: &&Self| template.contains(format.marks[1]) || is_token(format.marks[1]);
+        REASONING_FORMATS.iter().find(known)
+    }
+
+    /// Returns how the output begins after a prompt that ends like this.
+    #[must_use]
+    pub fn turn(&self, prompt: &str) -> Turn {
+        let end = prompt.trim_end();
+        if end.ends_with(self.marks[0]) {
+            Turn::Reasoning
+        } else if end.ends_with(self.marks[1]) {
+            Turn::Answer
+        } else {
+            Turn::Open
+        }
+    }
+
+    /// Returns how the output begins if it continues a message with this text.
+    #[must_use]
+    pub fn continued(&self, text: &str) -> Turn {
+        match self.marks.map(|mark| text.rfind(mark)) {
+            [Some(begin), end] if end.is_none_or(|end| end < begin) => Turn::Reasoning,
+            _ => Turn::Answer,
+        }
+    }
+}
+
+/// The way in which an output begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// With reasoning: the prompt opened it.
+    Reasoning,
+    /// With the answer: the prompt closed the reasoning, or is in the middle of the answer.
+    Answer,
+    /// With either: reasoning if the opening mark comes first.
+    Open,
+}
+
+/// Place of a symbol that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// The symbol belongs to the reasoning or is one of its marks.
+    Reasoning,
+    /// The reasoning has ended, and the symbol was its closing mark.
+    Closed,
+    /// The reasoning has ended, and the symbol already belongs to a call.
+    Interrupted,
+    /// The symbol belongs to the answer.
+    Answer,
+    /// The symbol begins the answer, together with the white space that was held back.
+    Begins,
+}
+
+/// Reader of an output that may begin with reasoning.
+#[derive(Debug)]
+pub(crate) struct Thought {
+    turn: Turn,
+    begun: bool,
+    /// White space before the first other symbol.
+    pub start: String,
+    spaces: Spaces,
+}
+
+const OPEN: usize = 0;
+const CLOSE: usize = 1;
+
+impl Thought {
+    pub fn new(turn: Turn) -> Self {
+        Self {
+            turn,
+            begun: false,
+            start: String::new(),
+            spaces: Spaces::new(true, true),
+        }
+    }
+
+    /// True while the output is inside the reasoning.
+    pub fn is_open(&self) -> bool {
+        self.turn == Turn::Reasoning
+    }
+
+    /// Number of characters that are held back.
+    pub fn held(&self) -> usize {
+        self.start.chars().count() + self.spaces.held()
+    }
+
+    /// Reads a symbol.
+    pub fn read(&mut self, symbol: Symbol, sink: &mut dyn Sink) -> Read {
+        match self.turn {
+            Turn::Answer => Read::Answer,
+            Turn::Open => self.first(symbol),
+            Turn::Reasoning => self.reason(symbol, sink),
+        }
+    }
+
+    fn first(&mut self, symbol: Symbol) -> Read {
+        match symbol {
+            Symbol::Char(c) if c.is_whitespace() && self.start.len() < MOST_SPACE => {
+                self.start.push(c);
+                Read::Reasoning
+            }
+            Symbol::Mark(mark) if mark.role == Role::Reasoning && mark.index == OPEN => {
+                self.start.clear();
+                self.begun = true;
+                self.turn = Turn::Reasoning;
+                Read::Reasoning
+            }
+            _ => {
+                self.turn = Turn::Answer;
+                Read::Begins
+            }
+        }
+    }
+
+    fn reason(&mut self, symbol: Symbol, sink: &mut dyn Sink) -> Read {
+        let mark = match symbol {
+            Symbol::Char(c) => {
+                self.begun |= !c.is_whitespace();
+                self.spaces.push(c, |text| sink.reasoning(text));
+                return Read::Reasoning;
+            }
+            Symbol::Mark(mark) => mark,
+        };
+        let own = mark.role == Role::Reasoning;
+        if own && mark.index == CLOSE {
+            self.close();
+            return Read::Closed;
+        }
+        // Such a token is never mere text, so the model has forgotten the closing mark.
+        if mark.role == Role::OpensCall && mark.id.is_some() {
+            self.close();
+            return Read::Interrupted;
+        }
+        // Some models open the reasoning that their prompt has opened already.
+        let again = own && mark.index == OPEN && !self.begun;
+        self.begun = true;
+        if !again {
+            self.show(mark, sink);
+        }
+        Read::Reasoning
+    }
+
+    fn close(&mut self) {
+        self.spaces.part();
+        self.turn = Turn::Answer;
+    }
+
+    fn show(&mut self, mark: Mark, sink: &mut dyn Sink) {
+        for c in mark.shown().chars() {
+            self.spaces.push(c, |text| sink.reasoning(text));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Calls of tools, as families of models write them: a file per format.
+//!
+//! A parser reads characters and marks, and writes text of the answer, begins of calls and pieces
+//! of their arguments. It holds back only what is undecided, at most [`MOST_HELD`] bytes. What
+//! turns out to be no call is text of the answer.
+
+mod deepseek;
+mod glm45;
+mod hermes;
+mod kimi_k2;
+mod llama3_json;
+mod minimax_m2;
+mod mistral;
+mod muted;
+mod parts;
+mod pythonic;
+mod qwen3_coder;
+mod schema;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+pub(crate) use muted::Muted;
+pub use schema::ToolSchemas;
+
+use crate::marks::Symbol;
+use crate::writer::Writer;
+
+/// Maximum bytes that a parser holds back before it takes them for text.
+pub(crate) const MOST_HELD: usize = 64 << 10;
+
+/// A format of calls.
+#[derive(Debug)]
+pub struct ToolFormat {
+    /// Names of the format, the first of them SGLang's; the others are vLLM's.
+    pub names: &'static [&'static str],
+    /// Marks of the format.
+    pub(crate) marks: &'static [&'static str],
+    /// Number of marks, from the first on, that open a call.
+    pub(crate) openings: usize,
+    /// Returns true if this is the format of a chat template.
+    pub(crate) is_format_of: fn(&str) -> bool,
+    /// Form of the calls' ids.
+    pub ids: CallIds,
+    /// Makes a parser of one output.
+    pub(crate) parser: fn(Arc<ToolSchemas>) -> Box<dyn CallParser>,
+}
+
+/// Forms of the ids of calls. Clients send an id back, and templates may check it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallIds {
+    /// OpenAI's form, `call_` and a random text.
+    Long,
+    /// Nine letters and digits, as Mistral's templates want them.
+    Nine,
+}
+
+/// All formats. The first one that recognises a chat template is the template's.
+pub const TOOL_FORMATS: &[&ToolFormat] = &[
+    &minimax_m2::FORMAT,
+    &kimi_k2::FORMAT,
+    &deepseek::V3,
+    &deepseek::V31,
+    &glm45::FORMAT,
+    &qwen3_coder::FORMAT,
+    &hermes::FORMAT,
+    &mistral::FORMAT,
+    &pythonic::FORMAT,
+    &llama3_json::FORMAT,
+];
+
+impl ToolFormat {
+    /// Returns the format of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        let mut formats = TOOL_FORMATS.iter();
+        formats.find(|format| format.names.contains(&name)).copied()
+    }
+
+    /// Returns the format in which a chat template asks for calls.
+    #[must_use]
+    pub fn of_template(template: &str) -> Option<&'static Self> {
+        let mut formats = TOOL_FORMATS.iter();
+        formats
+            .find(|format| (format.is_format_of)(template))
+            .copied()
+    }
+}
+
+/// A parser of the calls in one output.
+pub(crate) trait CallParser: Debug + Send + Sync {
+    /// Reads a symbol.
+    fn read(&mut self, symbol: Symbol, out: &mut Writer<'_>);
+
+    /// Ends the output.
+    fn end(&mut self, out: &mut Writer<'_>);
+
+    /// Number of characters that are held back and may turn out to be text.
+    fn held(&self) -> usize;
+}

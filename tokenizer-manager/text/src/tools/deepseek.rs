@@ -1,0 +1,217 @@
+//! DeepSeek V3, R1 and V3.1. The first two write
+//! ``function<｜tool▁sep｜>NAME⏎```json⏎{…}⏎``` ``, the third writes `NAME<｜tool▁sep｜>{…}`, each
+//! between marks of the call and of all calls.
+
+use super::parts::held::Held;
+use super::parts::raw_arguments::{Place, RawArguments};
+use super::{CallIds, CallParser, ToolFormat};
+use crate::marks::Symbol;
+use crate::writer::Writer;
+
+const MARKS: &[&str] = &[
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
+];
+
+/// V3 and R1, whose templates have the fence around the arguments.
+pub(super) const V3: ToolFormat = ToolFormat {
+    names: &["deepseekv3", "deepseek_v3"],
+    marks: MARKS,
+    openings: 2,
+    is_format_of: |template| template.contains(MARKS[BEGIN]) && template.contains("```json"),
+    ids: CallIds::Long,
+    parser: |_| Box::new(DeepSeek::new(true)),
+};
+
+/// V3.1, without a fence.
+pub(super) const V31: ToolFormat = ToolFormat {
+    names: &["deepseekv31", "deepseek_v31"],
+    marks: MARKS,
+    openings: 2,
+    is_format_of: |template| template.contains(MARKS[BEGIN]),
+    ids: CallIds::Long,
+    parser: |_| Box::new(DeepSeek::new(false)),
+};
+
+const BLOCK: usize = 0;
+const BEGIN: usize = 1;
+const SEPARATOR: usize = 2;
+const END: usize = 3;
+const BLOCK_END: usize = 4;
+
+/// Maximum bytes of a name.
+const MOST_NAME: usize = 256;
+
+#[derive(Debug)]
+struct DeepSeek {
+    /// True if the arguments stand in a fence, and the name behind the separator.
+    fenced: bool,
+    state: State,
+    held: Held,
+    name: String,
+    arguments: RawArguments,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Text,
+    /// Before the first call of a block.
+    Block,
+    /// Before the separator: the kind of call, or the name.
+    Head,
+    /// Behind the separator: the name, up to the end of the line.
+    Name,
+    Arguments,
+    /// Behind the arguments, up to the end of the call.
+    Tail,
+    /// Behind a call of a block.
+    Behind,
+}
+
+impl DeepSeek {
+    fn new(fenced: bool) -> Self {
+        Self {
+            fenced,
+            state: State::Text,
+            held: Held::default(),
+            name: String::new(),
+            arguments: RawArguments::default(),
+        }
+    }
+
+    fn text(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
+        match symbol {
+            Symbol::Char(c) => out.char(c),
+            Symbol::Mark(mark) if mark.index == BLOCK || mark.index == BEGIN => {
+                self.held.push(symbol);
+                self.name.clear();
+                self.state = match mark.index {
+                    BEGIN => State::Head,
+                    _ => State::Block,
+                };
+            }
+            Symbol::Mark(mark) => out.text(mark.shown()),
+        }
+    }
+
+    fn block(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
+        match symbol {
+            Symbol::Char(c) if c.is_whitespace() && !self.held.is_full() => self.held.push(symbol),
+            Symbol::Mark(mark) if mark.index == BEGIN => {
+                self.held.push(symbol);
+                self.name.clear();
+                self.state = State::Head;
+            }
+            _ => self.fail(symbol, out),
+        }
+    }
+
+    fn head(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
+        match symbol {
+            Symbol::Char(c) if self.name.len() < MOST_NAME => {
+                self.name.push(c);
+                self.held.push(symbol);
+            }
+            Symbol::Mark(mark) if mark.index == SEPARATOR && self.fenced => {
+                self.held.push(symbol);
+                self.name.clear();
+                self.state = State::Name;
+            }
+            Symbol::Mark(mark) if mark.index == SEPARATOR => self.begin(symbol, out),
+            _ => self.fail(symbol, out),
+        }
+    }
+
+    fn name(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
+        match symbol {
+            Symbol::Char('\n') => self.begin(symbol, out),
+            Symbol::Char(c) if self.name.len() < MOST_NAME => {
+                self.name.push(c);
+                self.held.push(symbol);
+            }
+            _ => self.fail(symbol, out),
+        }
+    }
+
+    fn begin(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
+        let name = self.name.trim();
+        if name.is_empty() {
+            return self.fail(symbol, out);
+        }
+        out.call(name, None);
+        self.held.clear();
+        self.arguments = RawArguments::default();
+        self.state = State::Arguments;
+    }
+
+    fn arguments(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
+        // The fence's begin, "```json".
+        if let (true, false, Symbol::Char(c)) = (self.fenced, self.arguments.has_begun(), symbol)
+            && c != '{'
+        {
+            return;
+        }
+        match self.arguments.read(symbol, out) {
+            Place::Inside => {}
+            Place::Last => self.state = State::Tail,
+            Place::Behind => {
+                self.state = State::Tail;
+                self.tail(symbol, out);
+            }
+        }
+    }
+
+    /// Reads a symbol behind the arguments, where the fence may end.
+    fn tail(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
+        match symbol {
+            Symbol::Char(_) => {}
+            Symbol::Mark(mark) if mark.index == END => self.state = State::Behind,
+            Symbol::Mark(_) => self.behind(symbol, out),
+        }
+    }
+
+    fn behind(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
+        match symbol {
+            Symbol::Char(c) if c.is_whitespace() => self.state = State::Behind,
+            Symbol::Mark(mark) if mark.index == BLOCK_END => self.state = State::Text,
+            _ => {
+                self.state = State::Text;
+                self.text(symbol, out);
+            }
+        }
+    }
+
+    fn fail(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
+        self.held.release(out);
+        self.state = State::Text;
+        self.text(symbol, out);
+    }
+}
+
+impl CallParser for DeepSeek {
+    fn read(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
+        match self.state {
+            State::Text => self.text(symbol, out),
+            State::Block => self.block(symbol, out),
+            State::Head => self.head(symbol, out),
+            State::Name => self.name(symbol, out),
+            State::Arguments => self.arguments(symbol, out),
+            State::Tail => self.tail(symbol, out),
+            State::Behind => self.behind(symbol, out),
+        }
+    }
+
+    fn end(&mut self, out: &mut Writer<'_>) {
+        self.held.release(out);
+        if self.state == State::Arguments {
+            self.arguments.missing(out);
+        }
+    }
+
+    fn held(&self) -> usize {
+        self.held.chars()
+    }
+}

@@ -1,0 +1,120 @@
+//! Types of the arguments of tools, from their JSON Schemas.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+/// The tools of a request, with the types of their arguments.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ToolSchemas {
+    tools: HashMap<String, HashMap<String, Kinds>>,
+}
+
+/// Types that an argument may have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Kinds {
+    string: bool,
+    null: bool,
+    other: bool,
+}
+
+impl ToolSchemas {
+    /// Reads definitions of tools in OpenAI's form. Whatever has another form is left out.
+    #[must_use]
+    pub fn new(tools: &[Value]) -> Self {
+        let tools = tools.iter().filter_map(|tool| {
+            let function = &tool["function"];
+            let properties = function["parameters"]["properties"].as_object();
+            let kinds = properties.into_iter().flatten();
+            let kinds = kinds.map(|(name, schema)| (name.clone(), Kinds::of(schema)));
+            Some((function["name"].as_str()?.to_owned(), kinds.collect()))
+        });
+        Self {
+            tools: tools.collect(),
+        }
+    }
+
+    /// True if a tool has this name.
+    pub(crate) fn has(&self, tool: &str) -> bool {
+        self.tools.contains_key(tool)
+    }
+
+    /// Returns the types of a tool's argument.
+    pub(crate) fn kinds(&self, tool: &str, argument: &str) -> Kinds {
+        let kinds = self.tools.get(tool).and_then(|tool| tool.get(argument));
+        kinds.copied().unwrap_or_default()
+    }
+}
+
+impl Kinds {
+    /// Reads the types from `type`, `enum`, `const` and the branches of a union.
+    fn of(schema: &Value) -> Self {
+        let mut kinds = Self::default();
+        kinds.add(schema);
+        kinds
+    }
+
+    fn add(&mut self, schema: &Value) {
+        match &schema["type"] {
+            Value::String(name) => self.add_name(name),
+            Value::Array(names) => {
+                let names = names.iter().filter_map(Value::as_str);
+                names.for_each(|name| self.add_name(name));
+            }
+            _ => self.add_untyped(schema),
+        }
+    }
+
+    fn add_untyped(&mut self, schema: &Value) {
+        let values = schema["enum"].as_array().into_iter().flatten();
+        for value in values.chain(schema.get("const")) {
+            self.add_name(match value {
+                Value::String(_) => "string",
+                Value::Null => "null",
+                _ => "other",
+            });
+        }
+        for union in ["anyOf", "oneOf"] {
+            let branches = schema[union].as_array().into_iter().flatten();
+            branches.for_each(|branch| self.add(branch));
+        }
+    }
+
+    fn add_name(&mut self, name: &str) {
+        match name {
+            "string" => self.string = true,
+            "null" => self.null = true,
+            _ => self.other = true,
+        }
+    }
+
+    /// True if every value is a string, so that it can be shown before it is whole.
+    pub fn is_string(self) -> bool {
+        self.string && !self.null && !self.other
+    }
+
+    /// Returns a written value as JSON: the value that its text spells if the argument may have
+    /// that type, and a string otherwise.
+    pub fn json(self, text: &str) -> String {
+        let trimmed = text.trim();
+        let spelled = match trimmed {
+            // Spellings of Python.
+            "True" => Some("true"),
+            "False" => Some("false"),
+            "None" => Some("null"),
+            _ => None,
+        };
+        let spelled = spelled.unwrap_or(trimmed);
+        let parsed = serde_json::from_str::<serde::de::IgnoredAny>(spelled);
+        let is_value = parsed.is_ok()
+            && match spelled {
+                "null" => self.null || !self.string,
+                _ if spelled.starts_with('"') => false,
+                _ => self.other || !(self.string || self.null),
+            };
+        match is_value {
+            true => spelled.to_owned(),
+            false => Value::from(text).to_string(),
+        }
+    }
+}
