@@ -206,7 +206,7 @@ async fn arguments_come_as_the_model_writes_them() {
     let delta = |chunk: &Value| chunk["choices"][0]["delta"].clone();
     // The step has a chunk, though nothing is certain before the arguments.
     let chunk = events.next().await.expect("a chunk");
-    assert_eq!(delta(&chunk), json!({"content": ""}));
+    assert_eq!(delta(&chunk), json!({}));
     job.send(tokens(&tools.ids("{")));
     let begin = delta(&events.next().await.expect("a chunk"));
     assert_eq!(begin["tool_calls"][0]["function"]["name"], "look");
@@ -480,6 +480,14 @@ async fn bad_tools_are_refused_by_name() {
         (json!({"parallel_tool_calls": false}), "parallel_tool_calls"),
         (json!({"stream_reasoning": false}), "stream_reasoning"),
         (json!({"reasoning_effort": "ultra"}), "reasoning_effort"),
+        (
+            json!({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": true}}),
+            "reasoning_effort",
+        ),
+        (
+            json!({"separate_reasoning": false, "include_reasoning": false}),
+            "include_reasoning",
+        ),
         (json!({"functions": [{"name": "a"}]}), "functions"),
     ] {
         let (status, text) = tools.front.post(CHAT, &asking(&fields)).await;

@@ -38,7 +38,7 @@ pub(super) async fn spec(
     )?;
     check_messages(&request.messages)?;
     let calls = tools::calls(app, request)?;
-    let reasoning = reasoning::format(app, request);
+    let reasoning = reasoning::format(app, request)?;
     let (max_tokens, max_tokens_field) = max_tokens(request)?;
     let logprobs = logprobs(request)?;
     let mut spec = GenerateSpec::new(
@@ -69,13 +69,13 @@ pub(super) async fn spec(
         app.text.render(conversation).await?
     };
     spec.answer = AnswerOptions {
-        reasoning: reasoning.map(|format| {
-            let turn = match &continued {
-                Some(message) => format.continued(message),
-                None => format.turn(&text),
-            };
-            (format, turn)
-        }),
+        reasoning: match reasoning {
+            Some(format) => Some((
+                format,
+                reasoning::turn(request, format, continued.as_deref(), &text)?,
+            )),
+            None => None,
+        },
         calls,
         skip_special_tokens: spec.skip_special_tokens,
     };

@@ -1,6 +1,6 @@
 //! Fields of a chat request about reasoning.
 
-use lockstep_text::ReasoningFormat;
+use lockstep_text::{ReasoningFormat, Turn};
 use serde_json::{Map, Value};
 
 use super::super::types::ChatRequest;
@@ -18,9 +18,44 @@ const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
 /// Returns the format of the reasoning that the answer keeps apart from its text; `None` if the
 /// model has none, or the request wants reasoning in the text.
-pub(super) fn format(app: &App, request: &ChatRequest) -> Option<&'static ReasoningFormat> {
-    let separate = request.separate_reasoning.unwrap_or(true);
-    app.text.answers.reasoning.filter(|_| separate)
+pub(super) fn format(
+    app: &App,
+    request: &ChatRequest,
+) -> ApiResult<Option<&'static ReasoningFormat>> {
+    if request.separate_reasoning.unwrap_or(true) {
+        return Ok(app.text.answers.reasoning);
+    }
+    if request.include_reasoning == Some(false) {
+        return Err(ApiError::invalid(
+            "include_reasoning",
+            "'include_reasoning': false leaves out only reasoning that is told apart from the \
+             text; leave out 'separate_reasoning': false.",
+        ));
+    }
+    Ok(None)
+}
+
+/// Returns how the answer to the prompt `text` begins, or to the message `continued` that it goes
+/// on with.
+pub(super) fn turn(
+    request: &ChatRequest,
+    format: &ReasoningFormat,
+    continued: Option<&str>,
+    text: &str,
+) -> ApiResult<Turn> {
+    if let Some(message) = continued {
+        return Ok(format.continued(message));
+    }
+    let turn = format.turn(text);
+    if turn == Turn::Reasoning && request.reasoning_effort.as_deref() == Some("none") {
+        return Err(ApiError::unsupported(
+            "reasoning_effort",
+            "This model always reasons first: its chat template has no switch for that. Use \
+             another 'reasoning_effort', or set 'include_reasoning' to false to leave the \
+             reasoning out of the answer.",
+        ));
+    }
+    Ok(turn)
 }
 
 /// Takes the variables of the template out of the request. An effort turns reasoning off or on,
