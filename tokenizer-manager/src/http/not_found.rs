@@ -10,9 +10,12 @@ use crate::error::ApiError;
 /// Paths of other servers' APIs, and advice about the route to use instead.
 const ABSENT: &[(&[&str], &str)] = &[
     (
+        &["/v1/messages"],
+        "Send the conversation to POST /v1/messages, or to POST /v1/messages/count_tokens.",
+    ),
+    (
         &[
             "/v1/responses",
-            "/v1/messages",
             "/v1/threads",
             "/v1/assistants",
             "/api/chat",

@@ -7,7 +7,7 @@ mod envelope;
 mod logprobs;
 pub(super) mod models;
 pub(super) mod params;
-mod usage;
+pub(super) mod usage;
 
 use axum::http::StatusCode;
 use lockstep_types::request::FinishReason;

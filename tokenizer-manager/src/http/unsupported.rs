@@ -26,8 +26,10 @@ pub(super) const COMPLETIONS: Routes = Routes(2);
 pub(super) const GENERATE: Routes = Routes(4);
 /// `sampling_params` of `/generate`.
 const SAMPLING_PARAMS: Routes = Routes(8);
+/// `/v1/messages` and the count of its tokens.
+pub(super) const MESSAGES: Routes = Routes(16);
 const OPENAI: Routes = Routes(1 | 2);
-const ALL: Routes = Routes(1 | 2 | 4 | 8);
+const ALL: Routes = Routes(1 | 2 | 4 | 8 | 16);
 
 /// A request type with its route. The route decides which fields are refused.
 pub(super) trait Generating: DeserializeOwned + Send + 'static {
@@ -214,6 +216,25 @@ const FIELDS: &[Field] = &[
         neutral: Neutral::Text,
         ..field("modalities", ALL)
     },
+    // Fields of other APIs, and of this one where its service runs tools.
+    instead("stop", MESSAGES, "use 'stop_sequences'"),
+    instead(
+        "response_format",
+        MESSAGES,
+        "ask for the format in a message",
+    ),
+    instead("output_format", MESSAGES, "ask for the format in a message"),
+    instead(
+        "reasoning_effort",
+        MESSAGES,
+        "use 'thinking', and 'effort' of 'output_config'",
+    ),
+    field("logprobs", MESSAGES),
+    Field {
+        routes: MESSAGES,
+        ..neutral("n", 1.0)
+    },
+    field("mcp_servers", MESSAGES),
 ];
 
 /// Refuses a body that asks for an unsupported feature. A body that is not a JSON

@@ -212,7 +212,6 @@ async fn what_is_not_served_says_what_is() {
     let front = start().await;
     for (path, word) in [
         ("/v1/responses", "/v1/chat/completions"),
-        ("/v1/messages", "/v1/chat/completions"),
         ("/v1/embeddings", "generates text"),
         ("/v1/rerank", "generates text"),
         ("/rerank", "generates text"),

@@ -16,6 +16,8 @@ mod grpc;
 mod harness;
 mod health;
 mod lifecycle;
+mod messages;
+mod messages_errors;
 mod mock;
 mod native;
 mod openapi;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{
     client::{chat, completion, with},
     harness::{Front, start},
+    messages::message,
     mock::{EOS, ended, id, ids, logprob, tokens},
 };
 
@@ -172,6 +173,7 @@ async fn a_stream_says_what_it_is() {
     for (path, body) in [
         ("/v1/chat/completions", chat(&fields)),
         ("/v1/completions", completion(&fields)),
+        ("/v1/messages", message(&fields)),
         ("/generate", with(json!({"text": "a"}), &fields)),
     ] {
         let (events, ()) = tokio::join!(open(&front, path, &body), async {

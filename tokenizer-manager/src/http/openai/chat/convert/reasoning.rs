@@ -4,17 +4,7 @@ use lockstep_text::ReasoningFormat;
 use serde_json::{Map, Value};
 
 use super::super::types::ChatRequest;
-use crate::{
-    app::App,
-    error::{ApiError, ApiResult},
-    text::Conversation,
-};
-
-/// Values of `reasoning_effort`.
-const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-
-/// Variables of templates that turn reasoning on or off.
-const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
+use crate::{app::App, error::ApiResult, http::thinking};
 
 /// Returns the format of the reasoning that the answer keeps apart from its text; `None` if the
 /// model has none, or the request wants reasoning in the text.
@@ -30,35 +20,8 @@ pub(super) fn kwargs(request: &mut ChatRequest) -> ApiResult<Option<Map<String, 
     let Some(effort) = &request.reasoning_effort else {
         return Ok(kwargs);
     };
-    if !EFFORTS.contains(&effort.as_str()) {
-        return Err(ApiError::invalid(
-            "reasoning_effort",
-            format!(
-                "Invalid value for 'reasoning_effort': '{effort}' is not one of {}.",
-                EFFORTS.join(", ")
-            ),
-        ));
-    }
     let mut kwargs = kwargs.unwrap_or_default();
-    for switch in SWITCHES {
-        let entry = kwargs.entry(switch);
-        entry.or_insert_with(|| Value::from(effort != "none"));
-    }
-    let entry = kwargs.entry("reasoning_effort");
-    entry.or_insert_with(|| effort.as_str().into());
+    thinking::effort(&mut kwargs, "reasoning_effort", effort)?;
+    thinking::switch(&mut kwargs, effort != "none");
     Ok(Some(kwargs))
-}
-
-/// Returns the text of the last message if the answer continues it.
-pub(super) fn continued(conversation: &Conversation) -> Option<String> {
-    let last = conversation.messages.last()?;
-    let text = match &last["content"] {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => {
-            let texts = parts.iter().filter_map(|part| part["text"].as_str());
-            texts.collect()
-        }
-        _ => String::new(),
-    };
-    conversation.continue_final_message.then_some(text)
 }
