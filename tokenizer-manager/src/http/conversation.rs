@@ -1,7 +1,7 @@
 //! Prompts of conversations, for all APIs that have messages.
 
 use lockstep_text::{AnswerOptions, Calls, ReasoningFormat};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     app::App,
@@ -73,4 +73,17 @@ fn continued(conversation: &Conversation) -> Option<String> {
         _ => String::new(),
     };
     conversation.continue_final_message.then_some(text)
+}
+
+/// Returns texts as the content of a chat message: one as it is, several as parts.
+pub(super) fn content(mut texts: Vec<String>) -> Value {
+    match (texts.pop(), texts.is_empty()) {
+        (None, _) => "".into(),
+        (Some(only), true) => only.into(),
+        (Some(last), false) => {
+            texts.push(last);
+            let part = |text| json!({"type": "text", "text": text});
+            texts.into_iter().map(part).collect()
+        }
+    }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     anthropic, loads, native,
-    openai::{chat, completions},
+    openai::{chat, completions, responses},
 };
 use crate::app::App;
 
@@ -36,6 +36,7 @@ const BODIES: &[(&str, Fields, &[&str])] = &[
         anthropic::FIELDS,
         &["messages"],
     ),
+    ("/v1/responses", responses::FIELDS, &["input"]),
     ("/generate", native::FIELDS, &[]),
 ];
 

@@ -11,7 +11,7 @@ use axum::{
 
 use super::{
     admin, anthropic, corpora, info, json, loads, native,
-    openai::{chat, completions, models},
+    openai::{chat, completions, models, responses},
     openapi::{self, Route},
     requests, speculation, tokenize, weights,
 };
@@ -41,6 +41,7 @@ routes! {
     get "/openapi.json" describe, "This description.";
     post "/v1/chat/completions" chat::create, "The next message of a conversation, as OpenAI has it.";
     post "/v1/completions" completions::create, "What follows a prompt, as OpenAI has it.";
+    post "/v1/responses" responses::create, "The next items of a conversation, as OpenAI has it; nothing is stored.";
     post "/v1/messages" anthropic::create, "The next message of a conversation, as Anthropic has it.";
     post "/v1/messages/count_tokens" anthropic::count, "The tokens that such a conversation has.";
     get "/v1/models" models::list, "The model, by each of its names.";

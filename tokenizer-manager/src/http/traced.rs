@@ -11,9 +11,10 @@ use lockstep_traces::{Traces, names};
 use crate::{request_stats::RequestStats, request_trace::RequestTrace};
 
 /// The routes that generate.
-const GENERATING: [&str; 4] = [
+const GENERATING: [&str; 5] = [
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
     "/v1/messages",
     "/generate",
 ];

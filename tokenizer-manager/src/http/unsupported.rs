@@ -28,8 +28,10 @@ pub(super) const GENERATE: Routes = Routes(4);
 const SAMPLING_PARAMS: Routes = Routes(8);
 /// `/v1/messages` and the count of its tokens.
 pub(super) const MESSAGES: Routes = Routes(16);
-const OPENAI: Routes = Routes(1 | 2);
-const ALL: Routes = Routes(1 | 2 | 4 | 8 | 16);
+/// `/v1/responses`.
+pub(super) const RESPONSES: Routes = Routes(32);
+const OPENAI: Routes = Routes(1 | 2 | 32);
+const ALL: Routes = Routes(1 | 2 | 4 | 8 | 16 | 32);
 
 /// A request type with its route. The route decides which fields are refused.
 pub(super) trait Generating: DeserializeOwned + Send + 'static {
@@ -73,6 +75,7 @@ struct Field {
 }
 
 const LEAVE_OUT: &str = "leave it out";
+const STATELESS: &str = "nothing is stored here, so send the whole conversation in 'input'";
 
 const fn field(name: &'static str, routes: Routes) -> Field {
     Field {
@@ -235,6 +238,34 @@ const FIELDS: &[Field] = &[
         ..neutral("n", 1.0)
     },
     field("mcp_servers", MESSAGES),
+    instead("previous_response_id", RESPONSES, STATELESS),
+    instead("conversation", RESPONSES, STATELESS),
+    instead("background", RESPONSES, "stream the answer instead"),
+    instead("prompt", RESPONSES, "send its text as 'input'"),
+    field("context_management", RESPONSES),
+    instead(
+        "messages",
+        RESPONSES,
+        "use 'input', or /v1/chat/completions",
+    ),
+    instead("max_tokens", RESPONSES, "use 'max_output_tokens'"),
+    instead(
+        "response_format",
+        RESPONSES,
+        "ask for the format in a message",
+    ),
+    instead("reasoning_effort", RESPONSES, "use 'effort' of 'reasoning'"),
+    instead("stop", RESPONSES, "use it with /v1/chat/completions"),
+    instead("logprobs", RESPONSES, "use it with /v1/chat/completions"),
+    Field {
+        routes: RESPONSES,
+        remedy: "use it with /v1/chat/completions",
+        ..neutral("top_logprobs", 0.0)
+    },
+    Field {
+        routes: RESPONSES,
+        ..neutral("n", 1.0)
+    },
 ];
 
 /// Refuses a body that asks for an unsupported feature. A body that is not a JSON

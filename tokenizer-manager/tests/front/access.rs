@@ -15,6 +15,7 @@ use super::{
     harness::{Front, start},
     messages::message,
     mock::ids,
+    responses::response,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -110,16 +111,22 @@ async fn lines_count_the_tokens_of_all_choices() {
         assert_eq!(line["prompt_tokens"], prompt, "{line}");
         assert_eq!(line["completion_tokens"], 6, "{line}");
     }
-    for stream in [false, true] {
+    let fields = [json!({}), json!({"stream": true})];
+    let bodies = fields.iter().flat_map(|fields| {
+        [
+            ("/v1/messages", message(fields)),
+            ("/v1/responses", response(fields)),
+        ]
+    });
+    for (number, (path, body)) in bodies.enumerate() {
+        let id = format!("logged-one-{number}");
         let scheduler = async {
             let job = front.mock.job().await;
             job.tokens(&ids("abc"));
             job.finish(FinishReason::Stop, 3);
             job.submit.input_ids.len()
         };
-        let body = message(&json!({"stream": stream}));
-        let id = format!("logged-message-{stream}");
-        let ((), prompt) = tokio::join!(post(&front, "/v1/messages", &id, &body), scheduler);
+        let ((), prompt) = tokio::join!(post(&front, path, &id, &body), scheduler);
         let line = line(&mut lines, &id).await;
         assert_eq!(line["complete"], true, "{line}");
         assert_eq!(
@@ -132,6 +139,7 @@ async fn lines_count_the_tokens_of_all_choices() {
     for (path, body) in [
         ("/v1/chat/completions", chat(&fields)),
         ("/v1/messages", message(&fields)),
+        ("/v1/responses", response(&fields)),
     ] {
         let scheduler = async {
             let job = front.mock.job().await;

@@ -23,6 +23,8 @@ mod native;
 mod openapi;
 mod operators;
 mod refusals;
+mod responses;
+mod responses_errors;
 mod room;
 mod salts;
 mod speculative;

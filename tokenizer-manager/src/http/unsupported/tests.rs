@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::http::{
     anthropic, native,
-    openai::{chat, completions},
+    openai::{chat, completions, responses},
 };
 
 const PARAMS: Params = &[("temperature", "Option<f64>")];
@@ -17,7 +17,7 @@ fn refused(route: Routes, body: &Value) -> Option<String> {
 #[test]
 fn every_field_is_refused_where_it_asks_for_something() {
     for field in FIELDS {
-        for route in [CHAT, COMPLETIONS, GENERATE, MESSAGES] {
+        for route in [CHAT, COMPLETIONS, GENERATE, MESSAGES, RESPONSES] {
             let known = find(field.name, route).is_some();
             for (value, asks) in [
                 (json!(true), true),
@@ -114,6 +114,7 @@ fn no_field_is_both_read_and_refused() {
         (COMPLETIONS, completions::FIELDS),
         (GENERATE, native::FIELDS),
         (MESSAGES, anthropic::FIELDS),
+        (RESPONSES, responses::FIELDS),
         (SAMPLING_PARAMS, native::SAMPLING_FIELDS),
     ] {
         assert!(!fields.is_empty());

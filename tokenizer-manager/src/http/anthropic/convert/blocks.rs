@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::error::{ApiError, ApiResult};
+use crate::{
+    error::{ApiError, ApiResult},
+    http::conversation::content,
+};
 
 /// A block, in the words of chat templates.
 #[derive(Debug)]
@@ -111,19 +114,6 @@ pub(super) fn texts(blocks: Vec<Block>) -> Vec<String> {
         Block::Call(_) | Block::Result(_) | Block::Thinking(_) | Block::Hidden => None,
     };
     blocks.into_iter().filter_map(text).collect()
-}
-
-/// Returns texts as the content of a chat message: one as it is, several as parts.
-pub(super) fn content(mut texts: Vec<String>) -> Value {
-    match (texts.pop(), texts.is_empty()) {
-        (None, _) => "".into(),
-        (Some(only), true) => only.into(),
-        (Some(last), false) => {
-            texts.push(last);
-            let part = |text| json!({"type": "text", "text": text});
-            texts.into_iter().map(part).collect()
-        }
-    }
 }
 
 fn text(block: &mut Map<String, Value>, field: &str, place: &str) -> ApiResult<String> {

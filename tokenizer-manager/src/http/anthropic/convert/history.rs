@@ -2,8 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::blocks::{Block, Sender, blocks, content, invalid, texts};
-use crate::error::{ApiError, ApiResult};
+use super::blocks::{Block, Sender, blocks, invalid, texts};
+use crate::{
+    error::{ApiError, ApiResult},
+    http::conversation::content,
+};
 
 /// Begin of a block in which a command-line client counts its requests. It is meant for the
 /// service's books. As the first text of every prompt it would keep requests from sharing the
