@@ -44,7 +44,8 @@ fn refusal(error: BearerError, key: &str, why: &str) -> ApiError {
     let message = match error {
         BearerError::Missing => format!(
             "You didn't provide an API key. You need to provide your API key in an Authorization \
-             header using Bearer auth (i.e. Authorization: Bearer YOUR_KEY).{why}"
+             header using Bearer auth (i.e. Authorization: Bearer YOUR_KEY), or in an x-api-key \
+             header.{why}"
         ),
         BearerError::Wrong => format!("Incorrect {key} provided.{why}"),
     };

@@ -18,7 +18,9 @@ const LONGEST_MESSAGE: usize = 1024;
 /// Maximum bytes of a field's name. The name may be a key that the client chose.
 const LONGEST_PARAM: usize = 256;
 
-/// One refusal: an HTTP status with OpenAI's error object, or the matching gRPC status.
+/// One refusal: an HTTP status with OpenAI's error object, or the matching gRPC status. A
+/// response keeps its error as an extension, for the access log and for APIs whose errors have
+/// another form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
     /// The HTTP status.
@@ -34,10 +36,6 @@ pub struct ApiError {
     /// Seconds after which the client may try again.
     pub retry_after_s: Option<u32>,
 }
-
-/// Error code for the access log, kept as an extension of the response.
-#[derive(Debug, Clone, Copy)]
-pub struct ErrorCode(pub &'static str);
 
 /// Shorthand for results whose error a client may see.
 pub type ApiResult<T> = Result<T, ApiError>;
@@ -145,8 +143,6 @@ impl ApiError {
     pub fn into_http(self) -> Response<Body> {
         let mut response = Response::new(Body::from(self.json()));
         *response.status_mut() = self.status;
-        let code = ErrorCode(self.code());
-        response.extensions_mut().insert(code);
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,
@@ -159,6 +155,7 @@ impl ApiError {
         if let Some(seconds) = self.retry_after_s {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        response.extensions_mut().insert(self);
         response
     }
 

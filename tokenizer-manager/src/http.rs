@@ -1,10 +1,13 @@
-//! The HTTP front: OpenAI's API, SGLang's native API, and routes for operators.
+//! The HTTP front: the APIs of OpenAI and Anthropic, SGLang's native API, and routes for
+//! operators.
 
 mod access;
 mod admin;
+mod anthropic;
 mod body;
 mod browsers;
 mod console;
+mod conversation;
 mod corpora;
 mod fields;
 mod info;
@@ -21,7 +24,9 @@ mod routes;
 mod sampling;
 mod speculation;
 mod sse;
+mod thinking;
 mod tokenize;
+mod tools;
 mod traced;
 mod unsupported;
 mod weights;
@@ -61,6 +66,7 @@ pub fn router(app: Arc<App>) -> Router {
         .layer(cors)
         .layer(from_fn_with_state(app.clone(), middleware::limit_headers))
         .layer(CatchPanicLayer::custom(middleware::panicked))
+        .layer(from_fn(anthropic::reshape))
         .layer(from_fn(access::log))
         .layer(from_fn_with_state(app.clone(), middleware::identify))
         .with_state(app)

@@ -8,9 +8,13 @@ const ID_BYTES: usize = 128;
 /// have any length; its own port aborts longer ones.
 const SOUGHT_ID_BYTES: usize = 1024;
 /// Prefix of the id of a chat's answer; the rest is the request's id.
-pub(crate) const CHAT: &str = "chatcmpl";
+pub(crate) const CHAT: &str = "chatcmpl-";
 /// Prefix of the id of a completion's answer.
-pub(crate) const COMPLETION: &str = "cmpl";
+pub(crate) const COMPLETION: &str = "cmpl-";
+/// Prefix of the id of an answer of the Messages API.
+pub(crate) const MESSAGE: &str = "msg_";
+/// Prefix of the id of an answer of the Responses API.
+pub(crate) const RESPONSE: &str = "resp_";
 
 /// Returns a random id of 32 hexadecimal digits.
 pub(crate) fn fresh_id() -> String {
@@ -30,13 +34,13 @@ pub(crate) fn known_as(field: &'static str, id: &str) -> ApiResult<Vec<String>> 
         );
         return Err(ApiError::invalid(field, message));
     }
-    let answers = [CHAT, COMPLETION].map(|prefix| answer_id(prefix, id));
+    let answers = [CHAT, COMPLETION, MESSAGE, RESPONSE].map(|prefix| answer_id(prefix, id));
     Ok([id.to_owned()].into_iter().chain(answers).collect())
 }
 
 /// Returns the id of an answer to the request `id`.
 pub(crate) fn answer_id(prefix: &str, id: &str) -> String {
-    format!("{prefix}-{id}")
+    format!("{prefix}{id}")
 }
 
 /// Returns true if an id can stand in logs and headers as it is.

@@ -17,7 +17,7 @@ mod trace;
 
 use std::{sync::Arc, time::Duration};
 
-pub use check::{count, integer, non_negative};
+pub use check::{count, integer, non_negative, stops as check_stops};
 pub use context::fits;
 pub use field_names::FieldNames;
 use lockstep_ports::RequestMemory;
@@ -29,7 +29,7 @@ pub use messages::check as check_messages;
 pub use sampling::SamplingSpec;
 pub use spec::{GenerateSpec, Input, LogprobSpec, MaxTokens, SpeculativeSpec};
 use tokio::time::Instant;
-pub use tools::check as check_tools;
+pub use tools::{ToolNames, check as check_tools};
 
 use crate::{
     app::App,

@@ -21,7 +21,7 @@ use lockstep_traces::names;
 use tokio::time::Instant;
 
 use super::middleware::RequestId;
-use crate::{error::ErrorCode, request_stats::RequestStats, request_trace::RequestTrace};
+use crate::{error::ApiError, request_stats::RequestStats, request_trace::RequestTrace};
 
 /// nginx's status for a client that left before it got an answer.
 const CLIENT_LEFT: u16 = 499;
@@ -51,7 +51,7 @@ pub(super) async fn log(request: Request, next: Next) -> Response<Body> {
     };
     let response = Arc::clone(&line.stats).scope(next.run(request)).await;
     line.status = response.status().as_u16();
-    line.code = response.extensions().get::<ErrorCode>().map(|code| code.0);
+    line.code = response.extensions().get().map(ApiError::code);
     response.map(|body| Body::new(Logged { body, line }))
 }
 
@@ -174,7 +174,7 @@ mod tests {
     use tracing_subscriber::fmt::MakeWriter;
 
     use super::*;
-    use crate::error::{ApiError, ApiResult};
+    use crate::error::ApiResult;
 
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);

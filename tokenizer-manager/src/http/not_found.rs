@@ -10,13 +10,15 @@ use crate::error::ApiError;
 /// Paths of other servers' APIs, and advice about the route to use instead.
 const ABSENT: &[(&[&str], &str)] = &[
     (
-        &[
-            "/v1/responses",
-            "/v1/messages",
-            "/v1/threads",
-            "/v1/assistants",
-            "/api/chat",
-        ],
+        &["/v1/responses"],
+        "Nothing is stored: send the whole conversation to POST /v1/responses.",
+    ),
+    (
+        &["/v1/messages"],
+        "Send the conversation to POST /v1/messages, or to POST /v1/messages/count_tokens.",
+    ),
+    (
+        &["/v1/threads", "/v1/assistants", "/api/chat"],
         "Send the conversation to POST /v1/chat/completions.",
     ),
     (

@@ -1,4 +1,4 @@
-//! OpenAI's API: chat, completions and models, and what the two generating routes share.
+//! OpenAI's API: chat, completions, responses and models, and what generating routes share.
 
 mod answer;
 pub(super) mod chat;
@@ -7,7 +7,8 @@ mod envelope;
 mod logprobs;
 pub(super) mod models;
 pub(super) mod params;
-mod usage;
+pub(super) mod responses;
+pub(super) mod usage;
 
 use axum::http::StatusCode;
 use lockstep_types::request::FinishReason;

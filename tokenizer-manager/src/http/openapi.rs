@@ -4,8 +4,8 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    loads, native,
-    openai::{chat, completions},
+    anthropic, loads, native,
+    openai::{chat, completions, responses},
 };
 use crate::app::App;
 
@@ -26,6 +26,17 @@ type Fields = &'static [(&'static str, &'static str)];
 const BODIES: &[(&str, Fields, &[&str])] = &[
     ("/v1/chat/completions", chat::FIELDS, &["messages"]),
     ("/v1/completions", completions::FIELDS, &["prompt"]),
+    (
+        "/v1/messages",
+        anthropic::FIELDS,
+        &["max_tokens", "messages"],
+    ),
+    (
+        "/v1/messages/count_tokens",
+        anthropic::FIELDS,
+        &["messages"],
+    ),
+    ("/v1/responses", responses::FIELDS, &["input"]),
     ("/generate", native::FIELDS, &[]),
 ];
 
@@ -44,17 +55,23 @@ pub(super) fn document(app: &App, all: [(&str, &[Route]); 2]) -> Value {
         "info": {"title": "Lockstep", "version": env!("CARGO_PKG_VERSION")},
         "servers": [{"url": "/"}],
         "paths": paths,
-        "components": {"schemas": {"Error": error()}},
+        "components": {"schemas": {"Error": error(), "MessagesError": messages_error()}},
     });
     if app.keys.client.is_some() || app.keys.operator.is_some() {
-        let bearer = json!({"bearer": {"type": "http", "scheme": "bearer"}});
-        document["components"]["securitySchemes"] = bearer;
+        document["components"]["securitySchemes"] = json!({
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        });
     }
     document
 }
 
 fn operation(app: &App, route: &Route, tag: &str) -> Value {
-    let content = json!({"schema": {"$ref": "#/components/schemas/Error"}});
+    let error = match route.path.starts_with("/v1/messages") {
+        true => "#/components/schemas/MessagesError",
+        false => "#/components/schemas/Error",
+    };
+    let content = json!({"schema": {"$ref": error}});
     let mut operation = json!({
         "summary": route.summary,
         "tags": [tag],
@@ -91,7 +108,7 @@ fn operation(app: &App, route: &Route, tag: &str) -> Value {
         _ => keys.client.is_some() && !open,
     };
     if asked {
-        operation["security"] = json!([{"bearer": []}]);
+        operation["security"] = json!([{"bearer": []}, {"key": []}]);
     }
     operation
 }
@@ -112,6 +129,23 @@ fn error() -> Value {
                 "code": text,
             },
         }},
+    })
+}
+
+/// Returns the schema of Anthropic's error object.
+fn messages_error() -> Value {
+    json!({
+        "type": "object",
+        "required": ["type", "error", "request_id"],
+        "properties": {
+            "type": {"const": "error"},
+            "error": {
+                "type": "object",
+                "required": ["type", "message"],
+                "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            },
+            "request_id": {"type": "string"},
+        },
     })
 }
 

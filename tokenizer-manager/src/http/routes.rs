@@ -10,8 +10,8 @@ use axum::{
 };
 
 use super::{
-    admin, corpora, info, json, loads, native,
-    openai::{chat, completions, models},
+    admin, anthropic, corpora, info, json, loads, native,
+    openai::{chat, completions, models, responses},
     openapi::{self, Route},
     requests, speculation, tokenize, weights,
 };
@@ -41,6 +41,9 @@ routes! {
     get "/openapi.json" describe, "This description.";
     post "/v1/chat/completions" chat::create, "The next message of a conversation, as OpenAI has it.";
     post "/v1/completions" completions::create, "What follows a prompt, as OpenAI has it.";
+    post "/v1/responses" responses::create, "The next items of a conversation, as OpenAI has it; nothing is stored.";
+    post "/v1/messages" anthropic::create, "The next message of a conversation, as Anthropic has it.";
+    post "/v1/messages/count_tokens" anthropic::count, "The tokens that such a conversation has.";
     get "/v1/models" models::list, "The model, by each of its names.";
     get "/v1/models/{*id}" models::retrieve, "The model by one of its names.";
     post "/tokenize" tokenize::tokenize, "The tokens of a prompt or of messages.";

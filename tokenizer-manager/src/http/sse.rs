@@ -1,4 +1,4 @@
-//! Server-sent events: `data: <json>` and an empty line.
+//! Server-sent events: `data: <json>` and an empty line, in some APIs after `event: <name>`.
 
 use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
 
@@ -29,6 +29,14 @@ impl Frames {
         }
     }
 
+    /// Adds an event that has a name.
+    pub(super) fn named<T: Serialize>(&mut self, name: &'static str, value: &T) {
+        self.bytes.put_slice(b"event: ");
+        self.bytes.put_slice(name.as_bytes());
+        self.bytes.put_slice(b"\n");
+        self.event(value);
+    }
+
     /// Adds an event.
     pub(super) fn event<T: Serialize>(&mut self, value: &T) {
         self.bytes.put_slice(b"data: ");
@@ -44,14 +52,15 @@ impl Frames {
         self.bytes.put_slice(b"\n\n");
     }
 
-    /// Adds the error that ends a stream.
+    /// Adds the error that ends a stream, in OpenAI's form.
     pub(super) fn error(&mut self, error: &ApiError) {
         self.failed(error);
         self.event(&error.body());
     }
 
-    /// Records the error for the access log.
-    fn failed(&self, error: &ApiError) {
+    /// Records the error for the access log. An API with a form of its own for errors adds the
+    /// event itself.
+    pub(super) fn failed(&self, error: &ApiError) {
         if let Some(stats) = &self.stats {
             stats.failed(error.code());
         }
@@ -78,7 +87,7 @@ pub(super) trait Framer: Send + 'static {
     /// Type of the stream's items.
     type Item: Send;
 
-    /// Adds the frames of one item; returns `false` if the stream ends with it, as
+    /// Adds the frames of one item, or none; returns `false` if the stream ends with it, as
     /// after an error.
     fn item(&mut self, item: Self::Item, frames: &mut Frames) -> bool;
 
@@ -180,9 +189,9 @@ fn frames<F: Framer>(
                         false
                     }
                 };
-                silence.broken();
                 match frames.take() {
                     Some(bytes) => {
+                        silence.broken();
                         return Some((Ok(bytes), (items, framer, frames, silence, over)));
                     }
                     None if over => return None,
@@ -212,6 +221,40 @@ mod tests {
         fn end(&mut self, frames: &mut Frames) {
             frames.done();
         }
+    }
+
+    #[test]
+    fn names_stand_before_the_data() {
+        let mut frames = Frames::new(None);
+        frames.named("ping", &1);
+        frames.event(&2);
+        let bytes = frames.take().expect("two events");
+        assert_eq!(&*bytes, b"event: ping\ndata: 1\n\ndata: 2\n\n");
+    }
+
+    /// A framer that shows none of its items.
+    struct Silent;
+
+    impl Framer for Silent {
+        type Item = ();
+
+        fn item(&mut self, (): (), _: &mut Frames) -> bool {
+            true
+        }
+
+        fn end(&mut self, _: &mut Frames) {}
+    }
+
+    #[tokio::test]
+    async fn items_without_frames_do_not_break_the_silence() {
+        // An item is always ready, so the timer is looked at only between items.
+        let items = futures::stream::unfold((), |()| async {
+            tokio::task::yield_now().await;
+            Some(((), ()))
+        });
+        let mut stream = Box::pin(frames(Box::pin(items), Silent, Duration::from_millis(1)));
+        let bytes = stream.next().await.expect("open").expect("bytes");
+        assert_eq!(&*bytes, b": keep-alive\n\n");
     }
 
     #[test]

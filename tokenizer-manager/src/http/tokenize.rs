@@ -17,7 +17,7 @@ use super::{
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    submission::{check_messages, check_tools, count},
+    submission::{ToolNames, check_messages, check_tools, count},
     text::{Conversation, most_counted},
 };
 
@@ -139,6 +139,7 @@ async fn rendered(
     check_tools(
         request.tools.as_deref().unwrap_or_default(),
         &app.config.server.limits.request,
+        &ToolNames::CHAT,
     )?;
     let continue_final_message = request.continue_final_message.unwrap_or(false);
     let conversation = Conversation {
@@ -150,6 +151,21 @@ async fn rendered(
         continue_final_message,
         kwargs: request.chat_template_kwargs.take(),
     };
+    text_of(app, conversation).await
+}
+
+/// Returns the number of tokens that a conversation has as a prompt.
+///
+/// # Errors
+/// 400 for messages that do not suit the template, or too many tokens to count.
+pub(super) async fn count_tokens(app: &App, conversation: Conversation) -> ApiResult<usize> {
+    let text = text_of(app, conversation).await?;
+    let most = most_counted(&app.config.server);
+    Ok(encode(app, text, false, most).await?.len())
+}
+
+/// Renders a conversation that has few enough tokens to count.
+async fn text_of(app: &App, conversation: Conversation) -> ApiResult<String> {
     let least = app.text.tokenizer.min_tokens(conversation.text_bytes());
     let most = most_counted(&app.config.server);
     if least > most {

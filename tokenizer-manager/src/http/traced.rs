@@ -11,7 +11,13 @@ use lockstep_traces::{Traces, names};
 use crate::{request_stats::RequestStats, request_trace::RequestTrace};
 
 /// The routes that generate.
-const GENERATING: [&str; 3] = ["/v1/chat/completions", "/v1/completions", "/generate"];
+const GENERATING: [&str; 5] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/generate",
+];
 /// Header that tells the caller the trace of its request, as in W3C's draft of trace
 /// context level 2.
 const TRACE_RESPONSE: HeaderName = HeaderName::from_static("traceresponse");

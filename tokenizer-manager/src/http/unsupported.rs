@@ -1,9 +1,12 @@
 //! Refusal of fields that other servers support and this version does not. They are
 //! refused rather than ignored. One table serves all routes that generate.
 
+mod fields;
+
 use std::{fmt, sync::Arc};
 
 use axum::extract::{FromRequest, Request};
+use fields::{FIELDS, Field, Neutral};
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
@@ -26,8 +29,12 @@ pub(super) const COMPLETIONS: Routes = Routes(2);
 pub(super) const GENERATE: Routes = Routes(4);
 /// `sampling_params` of `/generate`.
 const SAMPLING_PARAMS: Routes = Routes(8);
-const OPENAI: Routes = Routes(1 | 2);
-const ALL: Routes = Routes(1 | 2 | 4 | 8);
+/// `/v1/messages` and the count of its tokens.
+pub(super) const MESSAGES: Routes = Routes(16);
+/// `/v1/responses`.
+pub(super) const RESPONSES: Routes = Routes(32);
+const OPENAI: Routes = Routes(1 | 2 | 32);
+const ALL: Routes = Routes(1 | 2 | 4 | 8 | 16 | 32);
 
 /// A request type with its route. The route decides which fields are refused.
 pub(super) trait Generating: DeserializeOwned + Send + 'static {
@@ -53,168 +60,6 @@ impl<T: Generating> FromRequest<Arc<App>> for GenerateJson<T> {
         body::read_json(request, app, parse).await
     }
 }
-
-/// A value that requests nothing, besides null, false and empty values.
-#[derive(Clone, Copy)]
-enum Neutral {
-    Nothing,
-    Number(f64),
-    Text,
-}
-
-struct Field {
-    name: &'static str,
-    routes: Routes,
-    neutral: Neutral,
-    /// Advice about the field.
-    remedy: &'static str,
-}
-
-const LEAVE_OUT: &str = "leave it out";
-
-const fn field(name: &'static str, routes: Routes) -> Field {
-    Field {
-        name,
-        routes,
-        neutral: Neutral::Nothing,
-        remedy: LEAVE_OUT,
-    }
-}
-
-const fn neutral(name: &'static str, number: f64) -> Field {
-    Field {
-        neutral: Neutral::Number(number),
-        ..field(name, ALL)
-    }
-}
-
-const fn instead(name: &'static str, routes: Routes, remedy: &'static str) -> Field {
-    Field {
-        remedy,
-        ..field(name, routes)
-    }
-}
-
-/// Unsupported fields of OpenAI, SGLang, vLLM and llama.cpp.
-const FIELDS: &[Field] = &[
-    // Structured output.
-    field("guided_json", ALL),
-    field("guided_regex", ALL),
-    field("guided_choice", ALL),
-    field("guided_grammar", ALL),
-    field("structured_outputs", ALL),
-    field("json_schema", ALL),
-    field("regex", ALL),
-    field("ebnf", ALL),
-    field("structural_tag", ALL),
-    field("grammar", ALL),
-    // Adapters.
-    field("lora_path", ALL),
-    field("lora", ALL),
-    field("lora_request", ALL),
-    // Fields that would change the result.
-    field("bad_words", ALL),
-    field("allowed_token_ids", ALL),
-    field("use_beam_search", ALL),
-    field("custom_logit_processor", ALL),
-    field("logits_processors", ALL),
-    field("stop_regex", ALL),
-    field("samplers", ALL),
-    neutral("length_penalty", 1.0),
-    neutral("typical_p", 1.0),
-    neutral("tfs_z", 1.0),
-    neutral("top_a", 0.0),
-    neutral("mirostat", 0.0),
-    neutral("dry_multiplier", 0.0),
-    neutral("xtc_probability", 0.0),
-    neutral("dynatemp_range", 0.0),
-    Field {
-        remedy: "use 'repetition_penalty'",
-        ..neutral("repeat_penalty", 1.0)
-    },
-    Field {
-        // -1 means no limit, which is the chat route's default.
-        neutral: Neutral::Number(-1.0),
-        ..instead("n_predict", CHAT, "use 'max_tokens'")
-    },
-    instead("n_predict", COMPLETIONS, "use 'max_tokens'"),
-    instead(
-        "n_predict",
-        Routes(4 | 8),
-        "use 'sampling_params.max_new_tokens'",
-    ),
-    instead(
-        "speculative",
-        SAMPLING_PARAMS,
-        "put it beside 'sampling_params'",
-    ),
-    instead(
-        "max_tokens",
-        SAMPLING_PARAMS,
-        "use 'sampling_params.max_new_tokens'",
-    ),
-    instead(
-        "min_tokens",
-        SAMPLING_PARAMS,
-        "use 'sampling_params.min_new_tokens'",
-    ),
-    field("custom_params", SAMPLING_PARAMS),
-    Field {
-        routes: SAMPLING_PARAMS,
-        ..neutral("stream_interval", 1.0)
-    },
-    // Fields that would change the prompt.
-    instead(
-        "truncate_prompt_tokens",
-        ALL,
-        "send a prompt that fits and leave it out",
-    ),
-    field("prompt_embeds", ALL),
-    field("input_embeds", ALL),
-    field("image_data", ALL),
-    field("audio_data", ALL),
-    field("video_data", ALL),
-    field("documents", CHAT),
-    field("web_search_options", OPENAI),
-    field("prediction", OPENAI),
-    field("tools", COMPLETIONS),
-    instead(
-        "chat_template",
-        OPENAI,
-        "the operator chooses the template when the server starts, so leave it out",
-    ),
-    // Fields that would change the form of the answer.
-    instead(
-        "prompt_logprobs",
-        CHAT,
-        "leave it out, or use 'echo' and 'logprobs' of /v1/completions",
-    ),
-    instead("prompt_logprobs", COMPLETIONS, "use 'echo' and 'logprobs'"),
-    instead(
-        "prompt_logprobs",
-        Routes(4 | 8),
-        "use 'return_logprob' and 'logprob_start_len'",
-    ),
-    Field {
-        remedy: "use 'logprobs', or 'top_logprobs_num' of /generate",
-        ..neutral("n_probs", 0.0)
-    },
-    Field {
-        routes: CHAT,
-        remedy: "limit the whole answer by 'max_tokens', or set 'reasoning_effort' to \"none\"",
-        ..neutral("thinking_token_budget", -1.0)
-    },
-    field("token_ids_logprob", GENERATE),
-    field("return_hidden_states", ALL),
-    field("return_token_ids", OPENAI),
-    field("return_tokens_as_token_ids", OPENAI),
-    field("echo", CHAT),
-    field("audio", OPENAI),
-    Field {
-        neutral: Neutral::Text,
-        ..field("modalities", ALL)
-    },
-];
 
 /// Refuses a body that asks for an unsupported feature. A body that is not a JSON
 /// object passes: parsing gives a better error.

@@ -125,7 +125,10 @@ fn out_of_range(
 }
 
 /// Checks the number and the lengths of stop strings.
-pub(super) fn stops(stops: &[String], param: &str, limits: &RequestLimits) -> ApiResult<()> {
+///
+/// # Errors
+/// 400 naming the field and the limit.
+pub fn stops(stops: &[String], param: &str, limits: &RequestLimits) -> ApiResult<()> {
     count(param, stops.len(), limits.stops)?;
     for stop in stops {
         if stop.is_empty() {

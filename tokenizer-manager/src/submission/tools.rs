@@ -12,11 +12,30 @@ use crate::{
 /// Maximum bytes of a tool's name.
 const MOST_NAME: usize = 128;
 
-/// Checks the number, the bytes and the form of tool definitions.
+/// Names of the fields of a tool, which APIs spell differently. Errors use them.
+#[derive(Debug, Clone, Copy)]
+pub struct ToolNames {
+    /// Place of the function within the tool, such as `.function`; empty if the tool is the
+    /// function.
+    pub function: &'static str,
+    /// Field that holds the schema of the arguments.
+    pub schema: &'static str,
+}
+
+impl ToolNames {
+    /// Names of the chat API.
+    pub const CHAT: Self = Self {
+        function: ".function",
+        schema: "parameters",
+    };
+}
+
+/// Checks the number, the bytes and the form of tool definitions. They have the chat API's form,
+/// whatever `names` the client knows.
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn check(tools: &[Value], limits: &RequestLimits) -> ApiResult<()> {
+pub fn check(tools: &[Value], limits: &RequestLimits, names: &ToolNames) -> ApiResult<()> {
     count("tools", tools.len(), limits.tools)?;
     let bytes: usize = tools.iter().map(json_bytes).sum();
     if bytes > limits.tool_bytes {
@@ -32,10 +51,10 @@ pub fn check(tools: &[Value], limits: &RequestLimits) -> ApiResult<()> {
     tools
         .iter()
         .enumerate()
-        .try_for_each(|(at, tool)| check_tool(at, tool))
+        .try_for_each(|(at, tool)| check_tool(at, tool, names))
 }
 
-fn check_tool(at: usize, tool: &Value) -> ApiResult<()> {
+fn check_tool(at: usize, tool: &Value, names: &ToolNames) -> ApiResult<()> {
     if !tool.is_object() {
         return Err(invalid(at, "", "a tool must be an object"));
     }
@@ -53,23 +72,33 @@ fn check_tool(at: usize, tool: &Value) -> ApiResult<()> {
     }
     let function = &tool["function"];
     if !function.is_object() {
-        return Err(invalid(at, ".function", "it must be an object"));
+        return Err(invalid(at, names.function, "it must be an object"));
     }
+    check_function(function, names, |field, problem| {
+        invalid(at, &format!("{}.{field}", names.function), problem)
+    })
+}
+
+fn check_function(
+    function: &Value,
+    names: &ToolNames,
+    invalid: impl Fn(&str, &str) -> ApiError,
+) -> ApiResult<()> {
     match &function["name"] {
         Value::String(name) if is_name(name) => {}
         Value::String(_) => {
             let problem =
                 format!("expected 1 to {MOST_NAME} letters, digits and characters of \"_-.:/\"");
-            return Err(invalid(at, ".function.name", &problem));
+            return Err(invalid("name", &problem));
         }
-        _ => return Err(invalid(at, ".function.name", "it must be a string")),
+        _ => return Err(invalid("name", "it must be a string")),
     }
     if !matches!(function["description"], Value::Null | Value::String(_)) {
-        return Err(invalid(at, ".function.description", "it must be a string"));
+        return Err(invalid("description", "it must be a string"));
     }
     if !matches!(function["parameters"], Value::Null | Value::Object(_)) {
         let problem = "it must be an object, a JSON Schema";
-        return Err(invalid(at, ".function.parameters", problem));
+        return Err(invalid(names.schema, problem));
     }
     match function["strict"] {
         Value::Null | Value::Bool(false) => Ok(()),
@@ -78,10 +107,10 @@ fn check_tool(at: usize, tool: &Value) -> ApiResult<()> {
                            and check the arguments";
             Err(ApiError {
                 code: Some("unsupported_parameter"),
-                ..invalid(at, ".function.strict", problem)
+                ..invalid("strict", problem)
             })
         }
-        _ => Err(invalid(at, ".function.strict", "it must be true or false")),
+        _ => Err(invalid("strict", "it must be true or false")),
     }
 }
 

@@ -13,7 +13,9 @@ use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 use super::{
     client::{chat, completion},
     harness::{Front, start},
+    messages::message,
     mock::ids,
+    responses::response,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -109,28 +111,63 @@ async fn lines_count_the_tokens_of_all_choices() {
         assert_eq!(line["prompt_tokens"], prompt, "{line}");
         assert_eq!(line["completion_tokens"], 6, "{line}");
     }
+    let fields = [json!({}), json!({"stream": true})];
+    let bodies = fields.iter().flat_map(|fields| {
+        [
+            ("/v1/messages", message(fields)),
+            ("/v1/responses", response(fields)),
+        ]
+    });
+    for (number, (path, body)) in bodies.enumerate() {
+        let id = format!("logged-one-{number}");
+        let scheduler = async {
+            let job = front.mock.job().await;
+            job.tokens(&ids("abc"));
+            job.finish(FinishReason::Stop, 3);
+            job.submit.input_ids.len()
+        };
+        let ((), prompt) = tokio::join!(post(&front, path, &id, &body), scheduler);
+        let line = line(&mut lines, &id).await;
+        assert_eq!(line["complete"], true, "{line}");
+        assert_eq!(
+            (&line["prompt_tokens"], &line["completion_tokens"]),
+            (&json!(prompt), &json!(3))
+        );
+    }
     // The line also has an error that came after the status.
-    let body = chat(&json!({"stream": true}));
-    let scheduler = async {
-        let job = front.mock.job().await;
-        job.tokens(&ids("Hi"));
-        job.fail(lockstep_proto::pb::lockstep::RequestError {
-            kind: lockstep_proto::pb::lockstep::ErrorKind::Internal.into(),
-            message: "a rank died".to_owned(),
-            ..Default::default()
-        });
-    };
-    let request = post(&front, "/v1/chat/completions", "logged-late", &body);
-    tokio::join!(request, scheduler);
-    let late = line(&mut lines, "logged-late").await;
-    assert_eq!(late["status"], 200);
-    assert_eq!(late["code"], "internal_error");
-    assert_eq!(late["complete"], false, "{late}");
+    let fields = json!({"stream": true});
+    for (path, body) in [
+        ("/v1/chat/completions", chat(&fields)),
+        ("/v1/messages", message(&fields)),
+        ("/v1/responses", response(&fields)),
+    ] {
+        let scheduler = async {
+            let job = front.mock.job().await;
+            job.tokens(&ids("Hi"));
+            job.fail(lockstep_proto::pb::lockstep::RequestError {
+                kind: lockstep_proto::pb::lockstep::ErrorKind::Internal.into(),
+                message: "a rank died".to_owned(),
+                ..Default::default()
+            });
+        };
+        let id = format!("logged-late{}", path.len());
+        tokio::join!(post(&front, path, &id, &body), scheduler);
+        let late = line(&mut lines, &id).await;
+        assert_eq!(late["status"], 200);
+        assert_eq!(late["code"], "internal_error");
+        assert_eq!(late["complete"], false, "{late}");
+    }
 
-    let body = chat(&json!({"guided_json": {"a": 1}}));
-    post(&front, "/v1/chat/completions", "logged-refused", &body).await;
-    let line = line(&mut lines, "logged-refused").await;
-    assert_eq!(line["status"], 400);
-    assert_eq!(line["code"], "unsupported_parameter");
-    assert_eq!(line["completion_tokens"], 0);
+    let fields = json!({"guided_json": {"a": 1}});
+    for (path, body) in [
+        ("/v1/chat/completions", chat(&fields)),
+        ("/v1/messages", message(&fields)),
+    ] {
+        let id = format!("logged-refused{}", path.len());
+        post(&front, path, &id, &body).await;
+        let line = line(&mut lines, &id).await;
+        assert_eq!(line["status"], 400);
+        assert_eq!(line["code"], "unsupported_parameter");
+        assert_eq!(line["completion_tokens"], 0);
+    }
 }

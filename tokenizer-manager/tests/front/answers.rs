@@ -15,7 +15,8 @@ const CHAT: &str = "/v1/chat/completions";
 
 /// Template that shows tools, calls and a switch for reasoning.
 const TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}\
-{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}\
+{% for m in messages %}<|im_start|>{{ m.role }}\n\
+{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content or '' }}\
 {% for call in m.tool_calls or [] %}<tool_call>{{ call.function.arguments | tojson }}</tool_call>\
 {% endfor %}<|im_end|>\n{% endfor %}\
 {% if add_generation_prompt %}<|im_start|>assistant\n\
@@ -23,13 +24,14 @@ const TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfo
 {% endif %}{% endif %}";
 
 /// A front with [`TEMPLATE`], and its tokenizer.
-struct Tools {
-    front: Front,
-    tokenizer: Tokenizer,
+pub struct Tools {
+    pub front: Front,
+    pub tokenizer: Tokenizer,
     _folder: tempfile::TempDir,
 }
 
-async fn start(tool_call_parser: &str) -> Tools {
+/// Starts a front with a parser of calls.
+pub async fn start(tool_call_parser: &str) -> Tools {
     let folder = tempfile::tempdir().expect("a folder");
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
     for file in ["tokenizer.json", "tokenizer_config.json"] {
@@ -51,23 +53,25 @@ async fn start(tool_call_parser: &str) -> Tools {
 }
 
 impl Tools {
-    fn ids(&self, text: &str) -> Vec<u32> {
+    /// Returns the tokens of a text.
+    pub fn ids(&self, text: &str) -> Vec<u32> {
         self.tokenizer.encode(text, false).expect("tokens")
     }
 
     /// Sends the tokens of an output, one step each, and its end.
-    fn say(&self, job: &Job, text: &str, reason: FinishReason) {
+    pub fn say(&self, job: &Job, text: &str, reason: FinishReason) {
         let ids = self.ids(text);
         job.tokens(&ids);
         job.finish(reason, u32::try_from(ids.len()).expect("short"));
     }
 
-    fn prompt(&self, job: &Job) -> String {
+    /// Returns the text of a request's prompt.
+    pub fn prompt(&self, job: &Job) -> String {
         self.tokenizer.decode(&job.submit.input_ids, false)
     }
 
     /// Sends a request, answers it with `output`, and returns the status and the body.
-    async fn post(&self, path: &str, body: &Value, output: &str) -> String {
+    pub async fn post(&self, path: &str, body: &Value, output: &str) -> String {
         let scheduler = async {
             let job = self.front.mock.job().await;
             self.say(&job, output, FinishReason::Stop);
@@ -417,7 +421,7 @@ async fn earlier_calls_and_results_reach_the_prompt() {
     let (_, prompt) = tokio::join!(tools.front.ok(CHAT, &body), scheduler);
     for part in [
         "\"name\": \"ping\"",
-        "<tool_call>{\"place\": \"Köln\"}</tool_call>",
+        "assistant\n(Hm.)<tool_call>{\"place\": \"Köln\"}</tool_call>",
         "<|im_start|>tool\nThere.<|im_end|>",
     ] {
         assert!(prompt.contains(part), "{part} {prompt}");

@@ -26,6 +26,24 @@ pub fn chunks(body: &str) -> Vec<Value> {
         .collect()
 }
 
+/// Returns the events of a stream whose events have names. The data repeats the name.
+pub fn named_events(body: &str) -> Vec<Value> {
+    let event = |event: &str| {
+        let (name, data) = event.split_once("\ndata: ").expect("a name and data");
+        let data: Value = serde_json::from_str(data).expect("json");
+        let name = name.strip_prefix("event: ").expect("a name");
+        assert_eq!(data["type"], name, "{data}");
+        data
+    };
+    body.split_terminator("\n\n").map(event).collect()
+}
+
+/// Returns the names of events.
+pub fn names(events: &[Value]) -> Vec<&str> {
+    let names = events.iter().map(|event| event["type"].as_str());
+    names.map(|name| name.expect("a name")).collect()
+}
+
 /// Returns a chat request of one short message, with `fields` added.
 pub fn chat(fields: &Value) -> Value {
     with(

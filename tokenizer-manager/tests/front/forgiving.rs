@@ -211,8 +211,7 @@ async fn what_json_becomes_is_charged() {
 async fn what_is_not_served_says_what_is() {
     let front = start().await;
     for (path, word) in [
-        ("/v1/responses", "/v1/chat/completions"),
-        ("/v1/messages", "/v1/chat/completions"),
+        ("/v1/threads", "/v1/chat/completions"),
         ("/v1/embeddings", "generates text"),
         ("/v1/rerank", "generates text"),
         ("/rerank", "generates text"),

@@ -167,7 +167,16 @@ async fn dropping_the_call_aborts_it_and_so_does_its_id() {
         };
         let (found, ()) = tokio::join!(other.abort(abort), async {
             let abort = front.mock.abort_trace().await;
-            assert_eq!(abort.trace_ids, ["mine", "chatcmpl-mine", "cmpl-mine"]);
+            assert_eq!(
+                abort.trace_ids,
+                [
+                    "mine",
+                    "chatcmpl-mine",
+                    "cmpl-mine",
+                    "msg_mine",
+                    "resp_mine"
+                ]
+            );
             job.finish(FinishReason::Abort, 0);
             front.mock.aborted(&abort, 1);
         });

@@ -184,7 +184,13 @@ async fn a_request_can_be_aborted_by_its_id() {
             let abort = front.mock.abort_trace().await;
             assert_eq!(
                 abort.trace_ids,
-                ["victim", "chatcmpl-victim", "cmpl-victim"]
+                [
+                    "victim",
+                    "chatcmpl-victim",
+                    "cmpl-victim",
+                    "msg_victim",
+                    "resp_victim"
+                ]
             );
             assert!(!abort.all);
             job.finish(FinishReason::Abort, 1);

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use super::{
     client::{chat, completion, with},
     harness::{CONTEXT, Front, MODEL, start, start_with},
+    messages::message,
+    responses::response,
 };
 
 async fn description(front: &Front) -> Value {
@@ -44,6 +46,9 @@ async fn described_fields_are_read_as_described() {
     for (path, good, least) in [
         ("/v1/chat/completions", chat(&json!({})), 20),
         ("/v1/completions", completion(&json!({})), 20),
+        ("/v1/responses", response(&json!({})), 25),
+        ("/v1/messages", message(&json!({})), 20),
+        ("/v1/messages/count_tokens", message(&json!({})), 20),
         ("/generate", native.clone(), 3),
     ] {
         let body = &all["paths"][path]["post"]["requestBody"];
@@ -101,6 +106,8 @@ async fn dp_ranks_are_described_as_far_as_they_go() {
         for (path, good) in [
             ("/v1/chat/completions", chat(&json!({}))),
             ("/v1/completions", completion(&json!({}))),
+            ("/v1/responses", response(&json!({}))),
+            ("/v1/messages", message(&json!({}))),
             ("/generate", json!({"text": "a"})),
         ] {
             let body = &all["paths"][path]["post"]["requestBody"];

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use super::{
     client::{chat, completion, with},
     harness::{Front, start},
+    messages::message,
     mock::{EOS, ended, id, ids, logprob, tokens},
+    responses::response,
 };
 
 /// Two tokens that are one character only together: "é" is C3 A9.
@@ -172,6 +174,8 @@ async fn a_stream_says_what_it_is() {
     for (path, body) in [
         ("/v1/chat/completions", chat(&fields)),
         ("/v1/completions", completion(&fields)),
+        ("/v1/messages", message(&fields)),
+        ("/v1/responses", response(&fields)),
         ("/generate", with(json!({"text": "a"}), &fields)),
     ] {
         let (events, ()) = tokio::join!(open(&front, path, &body), async {

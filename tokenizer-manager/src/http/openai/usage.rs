@@ -87,6 +87,19 @@ pub(crate) struct UsageMeter {
     speculation: Option<SpeculationUsage>,
 }
 
+/// Sums over all choices, for APIs with counts of their own form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Tokens of the prompts.
+    pub prompt_tokens: u64,
+    /// Tokens of the prompts that were cached.
+    pub cached_tokens: u64,
+    /// Tokens of the outputs.
+    pub completion_tokens: u64,
+    /// Tokens of the outputs that are reasoning; `None` if no reasoning was told apart.
+    pub reasoning_tokens: Option<u64>,
+}
+
 impl UsageMeter {
     pub(crate) fn new(submission: &Submission) -> Self {
         let prompt_tokens = submission.prompts.iter().map(|p| p.len() as u64).sum();
@@ -127,21 +140,33 @@ impl UsageMeter {
         })
     }
 
+    /// Returns the sums so far.
+    pub(crate) fn totals(&self) -> Totals {
+        let completions = self.choices.iter();
+        let cached = self.choices.iter().step_by(self.n.max(1));
+        Totals {
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: cached.map(|usage| u64::from(usage.cached_tokens)).sum(),
+            completion_tokens: completions
+                .map(|usage| u64::from(usage.completion_tokens))
+                .sum(),
+            reasoning_tokens: self.reasoning_tokens,
+        }
+    }
+
     /// Returns the counts so far.
     pub(crate) fn body(&self) -> UsageBody {
-        let completion_tokens: u64 = self
-            .choices
-            .iter()
-            .map(|usage| u64::from(usage.completion_tokens))
-            .sum();
-        let cached = self.choices.iter().step_by(self.n.max(1));
-        UsageBody {
-            prompt_tokens: self.prompt_tokens,
+        let Totals {
+            prompt_tokens,
+            cached_tokens,
             completion_tokens,
-            total_tokens: self.prompt_tokens + completion_tokens,
-            prompt_tokens_details: PromptDetails {
-                cached_tokens: cached.map(|usage| u64::from(usage.cached_tokens)).sum(),
-            },
+            ..
+        } = self.totals();
+        UsageBody {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+            prompt_tokens_details: PromptDetails { cached_tokens },
             completion_tokens_details: self.details(),
             speculative: self.speculation.as_ref().map(Into::into),
         }

@@ -2,8 +2,8 @@ use serde_json::json;
 
 use super::*;
 use crate::http::{
-    native,
-    openai::{chat, completions},
+    anthropic, native,
+    openai::{chat, completions, responses},
 };
 
 const PARAMS: Params = &[("temperature", "Option<f64>")];
@@ -17,7 +17,7 @@ fn refused(route: Routes, body: &Value) -> Option<String> {
 #[test]
 fn every_field_is_refused_where_it_asks_for_something() {
     for field in FIELDS {
-        for route in [CHAT, COMPLETIONS, GENERATE] {
+        for route in [CHAT, COMPLETIONS, GENERATE, MESSAGES, RESPONSES] {
             let known = find(field.name, route).is_some();
             for (value, asks) in [
                 (json!(true), true),
@@ -113,6 +113,8 @@ fn no_field_is_both_read_and_refused() {
         (CHAT, chat::FIELDS),
         (COMPLETIONS, completions::FIELDS),
         (GENERATE, native::FIELDS),
+        (MESSAGES, anthropic::FIELDS),
+        (RESPONSES, responses::FIELDS),
         (SAMPLING_PARAMS, native::SAMPLING_FIELDS),
     ] {
         assert!(!fields.is_empty());

@@ -1,10 +1,12 @@
 //! Calls of tools in the chat API's form.
 
 use lockstep_text::CallIds;
-use rand::{Rng, distr::Alphanumeric};
 use serde::Serialize;
 
-use crate::generation::{CallBegin, CallDelta};
+use crate::{generation::CallDelta, http::tools::call_id};
+
+/// Prefix of random ids.
+const PREFIX: &str = "call";
 
 /// A call of a whole answer.
 #[derive(Debug, Serialize)]
@@ -42,7 +44,7 @@ struct FunctionPart<'a> {
 pub(super) fn add(calls: &mut Vec<Call>, part: CallDelta, ids: CallIds) {
     if let Some(begin) = part.begin {
         calls.push(Call {
-            id: id(&begin, ids),
+            id: call_id(&begin, ids, PREFIX),
             r#type: "function",
             function: Function {
                 name: begin.name,
@@ -60,7 +62,7 @@ pub(super) fn parts(part: &CallDelta, ids: CallIds) -> impl Iterator<Item = Call
     let index = part.index;
     let begin = part.begin.as_ref().map(|begin| CallPart {
         index,
-        id: Some(id(begin, ids)),
+        id: Some(call_id(begin, ids, PREFIX)),
         r#type: Some("function"),
         function: FunctionPart {
             name: Some(&begin.name),
@@ -77,19 +79,4 @@ pub(super) fn parts(part: &CallDelta, ids: CallIds) -> impl Iterator<Item = Call
         },
     });
     begin.into_iter().chain(arguments)
-}
-
-/// Returns the id that the model gave the call, or else a random one.
-fn id(begin: &CallBegin, ids: CallIds) -> String {
-    if let Some(id) = &begin.id {
-        return id.clone();
-    }
-    let random = |letters| {
-        let letters = rand::rng().sample_iter(Alphanumeric).take(letters);
-        letters.map(char::from).collect::<String>()
-    };
-    match ids {
-        CallIds::Long => format!("call_{}", random(24)),
-        CallIds::Nine => random(9),
-    }
 }

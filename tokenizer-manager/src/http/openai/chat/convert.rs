@@ -6,16 +6,13 @@ mod unsupported;
 
 use std::borrow::Cow;
 
-use lockstep_text::AnswerOptions;
-
 use super::types::ChatRequest;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    request_stats::RequestStats,
+    http::conversation::prompt,
     submission::{
-        FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, check_messages, count, fits,
-        integer,
+        FieldNames, GenerateSpec, LogprobSpec, MaxTokens, check_messages, count, integer,
     },
     text::Conversation,
 };
@@ -55,34 +52,8 @@ pub(super) async fn spec(
     spec.max_tokens = max_tokens;
     spec.logprobs = logprobs;
     let conversation = conversation(request)?;
-    let continued = reasoning::continued(&conversation);
-    fits(
-        &app.config,
-        &app.text.tokenizer,
-        &spec.fields,
-        &conversation,
-    )?;
-    let text = {
-        let stats = RequestStats::current();
-        let trace = stats.as_deref().and_then(RequestStats::trace);
-        let _span = trace.map(|trace| trace.child("render chat template"));
-        app.text.render(conversation).await?
-    };
-    spec.answer = AnswerOptions {
-        reasoning: match reasoning {
-            Some(format) => Some((
-                format,
-                reasoning::turn(request, format, continued.as_deref(), &text)?,
-            )),
-            None => None,
-        },
-        calls,
-        skip_special_tokens: spec.skip_special_tokens,
-    };
-    spec.inputs = vec![Input::Text {
-        text,
-        add_special_tokens: false,
-    }];
+    prompt(app, &mut spec, conversation, reasoning, calls).await?;
+    reasoning::check_off(request, &spec)?;
     Ok(spec)
 }
 

@@ -1,7 +1,6 @@
 //! The chat API's form of choices. Streamed, a choice has one chunk with the role, one
 //! per step and kind of part, and one with the finish reason.
 
-use lockstep_text::CallIds;
 use lockstep_types::request::FinishReason;
 use serde::Serialize;
 
@@ -13,6 +12,7 @@ use crate::{
     http::{
         openai::{answer::Form, envelope::Chunks, finish_reason, logprobs::ChatLogprobs},
         sse::Frames,
+        tools::call_ids,
     },
 };
 
@@ -239,11 +239,4 @@ fn append(whole: &mut String, text: String) {
         true => *whole = text,
         false => whole.push_str(&text),
     }
-}
-
-fn call_ids(app: &App) -> CallIds {
-    app.text
-        .answers
-        .tools
-        .map_or(CallIds::Long, |format| format.ids)
 }

@@ -1,0 +1,86 @@
+//! Fields of a Messages request about reasoning.
+
+use serde_json::{Map, Value};
+
+use super::MessagesRequest;
+use crate::{
+    error::{ApiError, ApiResult},
+    http::thinking::{effort, switch},
+};
+
+/// Minimum of `budget_tokens`.
+const LEAST_BUDGET: i64 = 1024;
+
+/// Takes the variables of the template out of the request, and tells whether the text of the
+/// reasoning is shown. `thinking` turns reasoning on or off, unless the request sets the
+/// template's switch itself.
+pub(super) fn kwargs(
+    request: &mut MessagesRequest,
+) -> ApiResult<(Option<Map<String, Value>>, bool)> {
+    let mut kwargs = request.chat_template_kwargs.take().unwrap_or_default();
+    let config = request.output_config.as_ref();
+    match config.and_then(|config| config.get("effort")) {
+        None | Some(Value::Null) => {}
+        Some(Value::String(value)) => effort(&mut kwargs, "output_config.effort", value)?,
+        Some(_) => return Err(invalid("output_config.effort", "it must be a string")),
+    }
+    let shown = match &request.thinking {
+        None | Some(Value::Null) => true,
+        Some(Value::Object(thinking)) => {
+            switch(&mut kwargs, is_on(thinking, request.max_tokens)?);
+            is_shown(thinking)?
+        }
+        Some(_) => return Err(invalid("thinking", "it must be an object")),
+    };
+    Ok((Some(kwargs).filter(|kwargs| !kwargs.is_empty()), shown))
+}
+
+fn is_on(thinking: &Map<String, Value>, max_tokens: Option<i64>) -> ApiResult<bool> {
+    match thinking.get("type").and_then(Value::as_str) {
+        Some("disabled") => Ok(false),
+        Some("adaptive") => Ok(true),
+        Some("enabled") => {
+            let budget = thinking.get("budget_tokens").and_then(whole);
+            let most = max_tokens.unwrap_or(i64::MAX);
+            match budget {
+                Some(budget) if budget < LEAST_BUDGET => Err(invalid(
+                    "thinking.budget_tokens",
+                    &format!("{budget} is less than {LEAST_BUDGET}"),
+                )),
+                Some(budget) if budget >= most => Err(invalid(
+                    "thinking.budget_tokens",
+                    &format!("{budget} is not less than 'max_tokens' ({most})"),
+                )),
+                Some(_) => Ok(true),
+                None => Err(invalid("thinking.budget_tokens", "it must be an integer")),
+            }
+        }
+        _ => Err(invalid(
+            "thinking.type",
+            "expected \"enabled\", \"adaptive\" or \"disabled\"",
+        )),
+    }
+}
+
+/// Returns a whole number, which may be written like `2048.0`.
+fn whole(number: &Value) -> Option<i64> {
+    let float = number.as_f64().filter(|float| float.fract() == 0.0);
+    // Larger ones than a float holds exactly are no budgets.
+    number.as_i64().or_else(|| float.map(|float| float as i64))
+}
+
+fn is_shown(thinking: &Map<String, Value>) -> ApiResult<bool> {
+    match thinking.get("display") {
+        None | Some(Value::Null) => Ok(true),
+        Some(Value::String(display)) if display == "summarized" => Ok(true),
+        Some(Value::String(display)) if display == "omitted" => Ok(false),
+        Some(_) => Err(invalid(
+            "thinking.display",
+            "expected \"summarized\" or \"omitted\"",
+        )),
+    }
+}
+
+fn invalid(field: &'static str, problem: &str) -> ApiError {
+    ApiError::invalid(field, format!("Invalid value for '{field}': {problem}."))
+}

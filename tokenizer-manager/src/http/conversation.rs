@@ -1,0 +1,89 @@
+//! Prompts of conversations, for all APIs that have messages.
+
+use lockstep_text::{AnswerOptions, Calls, ReasoningFormat};
+use serde_json::{Value, json};
+
+use crate::{
+    app::App,
+    error::{ApiError, ApiResult},
+    request_stats::RequestStats,
+    submission::{FieldNames, GenerateSpec, Input, fits},
+    text::Conversation,
+};
+
+/// Renders the conversation as the only prompt of `spec`, and sets the parts of the answer that
+/// are told apart. Without `reasoning` it stays in the text.
+///
+/// # Errors
+/// 400 for messages that do not suit the template or cannot fit the context.
+pub(super) async fn prompt(
+    app: &App,
+    spec: &mut GenerateSpec,
+    conversation: Conversation,
+    reasoning: Option<&'static ReasoningFormat>,
+    calls: Calls,
+) -> ApiResult<()> {
+    let continued = continued(&conversation);
+    fits(
+        &app.config,
+        &app.text.tokenizer,
+        &spec.fields,
+        &conversation,
+    )?;
+    let text = render(app, &spec.fields, conversation).await?;
+    spec.answer = AnswerOptions {
+        reasoning: reasoning.map(|format| {
+            let turn = match &continued {
+                Some(message) => format.continued(message),
+                None => format.turn(&text),
+            };
+            (format, turn)
+        }),
+        calls,
+        skip_special_tokens: spec.skip_special_tokens,
+    };
+    spec.inputs = vec![Input::Text {
+        text,
+        add_special_tokens: false,
+    }];
+    Ok(())
+}
+
+/// Renders the conversation. Errors name the API's own field.
+async fn render(app: &App, fields: &FieldNames, conversation: Conversation) -> ApiResult<String> {
+    let stats = RequestStats::current();
+    let trace = stats.as_deref().and_then(RequestStats::trace);
+    let _span = trace.map(|trace| trace.child("render chat template"));
+    let text = app.text.render(conversation).await;
+    text.map_err(|error| ApiError {
+        param: error.param.map(|_| fields.input.to_owned()),
+        ..error
+    })
+}
+
+/// Returns the text of the last message if the answer continues it.
+fn continued(conversation: &Conversation) -> Option<String> {
+    let last = conversation.messages.last()?;
+    let text = match &last["content"] {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            let texts = parts.iter().filter_map(|part| part["text"].as_str());
+            texts.collect()
+        }
+        _ => String::new(),
+    };
+    conversation.continue_final_message.then_some(text)
+}
+
+/// Returns texts as the content of a chat message: one as it is, several as parts.
+pub(super) fn content(mut texts: Vec<String>) -> Value {
+    match (texts.pop(), texts.is_empty()) {
+        (None, _) => "".into(),
+        (Some(only), true) => only.into(),
+        (Some(last), false) => {
+            texts.push(last);
+            let part = |text| json!({"type": "text", "text": text});
+            texts.into_iter().map(part).collect()
+        }
+    }
+}
