@@ -103,6 +103,10 @@ impl Footprint for Plain {
     /// One GPU of 40 GiB, 30 of which are free.
     fn room(&self, kind: DeviceKind, number: usize) -> Result<Option<DeviceRoom>, String> {
         match (kind, number) {
+    fn exists(&self, _: DeviceKind) -> bool {
+        true
+    }
+
             (DeviceKind::Cpu, _) => Ok(None),
             (DeviceKind::Cuda, 0) => Ok(Some(DeviceRoom {
                 total: 40 << 30,
