@@ -56,6 +56,16 @@ pub(crate) const READ: Source = Source {
     text: include_str!("../kernels/read.cu"),
     headers: &[DEVICE],
 };
+pub(crate) const EMPTY: Source = Source {
+    name: "empty.cu",
+    text: include_str!("../kernels/empty.cu"),
+    headers: &[],
+};
+pub(crate) const BITS: Source = Source {
+    name: "bits.cu",
+    text: include_str!("../kernels/bits.cu"),
+    headers: &[DEVICE],
+};
 pub(crate) const RANDOM: Source = Source {
     name: "random.cu",
     text: include_str!("../kernels/random.cu"),

@@ -45,6 +45,8 @@ pub use ops::{
     Work, WorkLimits,
 };
 pub use passes::{Chosen, Inputs, Recorded};
-pub use runtime::{Buffer, Compiler, Context, Event, Gpu, Graph, Kernel, Module, Pinned, Stream};
+pub use runtime::{
+    Buffer, ComparedBits, Compiler, Context, Event, Gpu, Graph, Kernel, Module, Pinned, Stream,
+};
 pub use tensors::{CudaMatrix, CudaTensor, Element, Floats, Rows};
 pub use version::Version;
