@@ -44,7 +44,12 @@ pub(crate) const FEW_ROWS: Source = Source {
 pub(crate) const CELLS: Source = Source {
     name: "cells.cu",
     text: include_str!("../kernels/cells.cu"),
-    headers: &[DEVICE, BATCH],
+    headers: &[DEVICE, BATCH, SUMS],
+};
+pub(crate) const PLAN: Source = Source {
+    name: "plan.cu",
+    text: include_str!("../kernels/plan.cu"),
+    headers: &[DEVICE, BATCH, WORK],
 };
 pub(crate) const ATTENTION: Source = Source {
     name: "attention.cu",
