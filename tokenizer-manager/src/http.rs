@@ -5,6 +5,7 @@ mod admin;
 mod body;
 mod browsers;
 mod console;
+mod constraint;
 mod corpora;
 mod fields;
 mod info;

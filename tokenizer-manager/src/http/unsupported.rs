@@ -27,6 +27,8 @@ pub(super) const GENERATE: Routes = Routes(4);
 /// `sampling_params` of `/generate`.
 const SAMPLING_PARAMS: Routes = Routes(8);
 const OPENAI: Routes = Routes(1 | 2);
+/// `/generate` and its `sampling_params`.
+const NATIVE: Routes = Routes(4 | 8);
 const ALL: Routes = Routes(1 | 2 | 4 | 8);
 
 /// A request type with its route. The route decides which fields are refused.
@@ -71,6 +73,8 @@ struct Field {
 }
 
 const LEAVE_OUT: &str = "leave it out";
+const IN_PARAMS: &str = "use 'sampling_params.json_schema' or 'sampling_params.regex'";
+const NO_GRAMMAR: &str = "use a JSON schema or a regular expression";
 
 const fn field(name: &'static str, routes: Routes) -> Field {
     Field {
@@ -98,16 +102,18 @@ const fn instead(name: &'static str, routes: Routes, remedy: &'static str) -> Fi
 /// Unsupported fields of OpenAI, SGLang, vLLM and llama.cpp.
 const FIELDS: &[Field] = &[
     // Structured output.
-    field("guided_json", ALL),
-    field("guided_regex", ALL),
-    field("guided_choice", ALL),
-    field("guided_grammar", ALL),
-    field("structured_outputs", ALL),
-    field("json_schema", ALL),
-    field("regex", ALL),
-    field("ebnf", ALL),
-    field("structural_tag", ALL),
-    field("grammar", ALL),
+    instead("guided_json", NATIVE, IN_PARAMS),
+    instead("guided_regex", NATIVE, IN_PARAMS),
+    instead("guided_choice", NATIVE, IN_PARAMS),
+    instead("structured_outputs", NATIVE, IN_PARAMS),
+    instead("response_format", NATIVE, IN_PARAMS),
+    instead("json_schema", GENERATE, IN_PARAMS),
+    instead("regex", GENERATE, IN_PARAMS),
+    instead("guided_grammar", ALL, NO_GRAMMAR),
+    instead("ebnf", ALL, NO_GRAMMAR),
+    instead("grammar", ALL, NO_GRAMMAR),
+    instead("structural_tag", ALL, NO_GRAMMAR),
+    field("guided_whitespace_pattern", ALL),
     // Adapters.
     field("lora_path", ALL),
     field("lora", ALL),

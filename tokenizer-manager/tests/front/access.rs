@@ -127,7 +127,7 @@ async fn lines_count_the_tokens_of_all_choices() {
     assert_eq!(late["code"], "internal_error");
     assert_eq!(late["complete"], false, "{late}");
 
-    let body = chat(&json!({"guided_json": {"a": 1}}));
+    let body = chat(&json!({"guided_grammar": "x"}));
     post(&front, "/v1/chat/completions", "logged-refused", &body).await;
     let line = line(&mut lines, "logged-refused").await;
     assert_eq!(line["status"], 400);

@@ -1,12 +1,13 @@
 //! Conversion of a chat request to a spec.
 
+mod constraint;
 mod reasoning;
 mod tools;
 mod unsupported;
 
 use std::borrow::Cow;
 
-use lockstep_text::AnswerOptions;
+use lockstep_text::{AnswerOptions, ReasoningFormat};
 
 use super::types::ChatRequest;
 use crate::{
@@ -52,6 +53,7 @@ pub(super) async fn spec(
         Vec::new(),
     );
     request.common(&mut spec)?;
+    constraint::check(&spec, &calls)?;
     spec.max_tokens = max_tokens;
     spec.logprobs = logprobs;
     let conversation = conversation(request)?;
@@ -68,14 +70,13 @@ pub(super) async fn spec(
         let _span = trace.map(|trace| trace.child("render chat template"));
         app.text.render(conversation).await?
     };
+    let turn = |format: &ReasoningFormat| match &continued {
+        Some(message) => format.continued(message),
+        None => format.turn(&text),
+    };
+    constraint::after_reasoning(&mut spec, app.text.answers.reasoning, turn);
     spec.answer = AnswerOptions {
-        reasoning: reasoning.map(|format| {
-            let turn = match &continued {
-                Some(message) => format.continued(message),
-                None => format.turn(&text),
-            };
-            (format, turn)
-        }),
+        reasoning: reasoning.map(|format| (format, turn(format))),
         calls,
         skip_special_tokens: spec.skip_special_tokens,
     };
