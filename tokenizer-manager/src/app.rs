@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use crate::{
     auth::Keys,
+    constraints::Constraints,
     error::ApiResult,
     gate::{Gate, GateState, Ticket},
     metrics::Metrics,
@@ -48,6 +49,8 @@ pub struct App {
     pub weight_update_dir: Option<PathBuf>,
     /// Tokenizer and chat template.
     pub text: Text,
+    /// The compiler of constraints.
+    pub constraints: Constraints,
     /// The client of the scheduler.
     pub scheduler: SchedulerClient,
     /// Admits requests, and counts them for draining.

@@ -7,6 +7,7 @@ mod anthropic;
 mod body;
 mod browsers;
 mod console;
+mod constraint;
 mod conversation;
 mod corpora;
 mod fields;

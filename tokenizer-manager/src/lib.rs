@@ -15,6 +15,7 @@
 
 pub mod app;
 pub mod auth;
+pub mod constraints;
 pub mod error;
 pub mod gate;
 pub mod generation;

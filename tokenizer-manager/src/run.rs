@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     app::{App, Figures, now},
     auth::Keys,
+    constraints::Constraints,
     gate::{Gate, GateState},
     grpc, http,
     metrics::{Metrics, UPKEEP},
@@ -208,6 +209,7 @@ fn build(
         halt,
     );
     let app = App {
+        constraints: Constraints::new(&text.tokenizer, &config.model),
         config_hash: context.config_hash.clone(),
         ports: figures.ports.clone(),
         config,

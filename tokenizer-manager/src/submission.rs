@@ -2,6 +2,7 @@
 //! and limits are the same for every API.
 
 mod check;
+mod constraint;
 mod context;
 mod field_names;
 mod memory;
@@ -27,7 +28,7 @@ use lockstep_types::{
 };
 pub use messages::check as check_messages;
 pub use sampling::SamplingSpec;
-pub use spec::{GenerateSpec, Input, LogprobSpec, MaxTokens, SpeculativeSpec};
+pub use spec::{ConstraintSpec, GenerateSpec, Input, LogprobSpec, MaxTokens, SpeculativeSpec};
 use tokio::time::Instant;
 pub use tools::{ToolNames, check as check_tools};
 
@@ -75,7 +76,8 @@ impl Submission {
     ) -> ApiResult<Self> {
         let arrived = Instant::now();
         let ticket = app.admit()?;
-        let checked = check_spec(&app.config, &spec)?;
+        let mut checked = check_spec(&app.config, &spec)?;
+        checked.generation.constraint = constraint::check(app, &spec).await?;
         let stats = RequestStats::current();
         let trace = stats.as_deref().and_then(RequestStats::trace);
         let sampling = &checked.generation.sampling;
@@ -230,6 +232,7 @@ fn check_spec(config: &EngineConfig, spec: &GenerateSpec) -> ApiResult<Checked> 
             sampling,
             logprobs,
             max_draft_steps: speculative::max_draft_steps(spec.speculative, &config.speculation)?,
+            // Compiled later, on another thread.
             constraint: None,
         },
         n,

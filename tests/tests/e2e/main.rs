@@ -8,6 +8,7 @@ mod browsers;
 mod chat;
 mod commands;
 mod completions;
+mod constraints;
 mod corpora;
 mod cuda;
 mod data_parallel;

@@ -4,8 +4,10 @@
 use std::borrow::Cow;
 
 use lockstep_proto::pb::lockstep::{
-    Chat, GenerateRequest, LogprobParams, SamplingParams, generate_request,
+    Chat, GenerateRequest, LogprobParams, SamplingParams,
+    generate_request::{self, Constraint},
 };
+use lockstep_types::constraint::ConstraintKind;
 use serde_json::json;
 
 use crate::{
@@ -13,8 +15,8 @@ use crate::{
     error::{ApiError, ApiResult},
     request_id::{check_id, fresh_id},
     submission::{
-        FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, SamplingSpec, SpeculativeSpec,
-        check_messages, count, fits,
+        ConstraintSpec, FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, SamplingSpec,
+        SpeculativeSpec, check_messages, count, fits,
     },
     text::Conversation,
 };
@@ -66,6 +68,7 @@ pub(super) async fn spec(app: &App, request: GenerateRequest) -> ApiResult<Gener
         max_steps: speculative.max_steps.map(Into::into),
     };
     spec.sampling = sampling(request.sampling.unwrap_or_default());
+    spec.constraint = request.constraint.map(constraint);
     spec.logprobs = logprobs(request.logprobs.unwrap_or_default());
     Ok(spec)
 }
@@ -121,6 +124,19 @@ fn sampling(wire: SamplingParams) -> SamplingSpec {
         stop_token_ids: wire.stop_token_ids,
         ignore_eos: wire.ignore_eos.unwrap_or(false),
         min_tokens_field: "min_new_tokens",
+    }
+}
+
+fn constraint(wire: Constraint) -> ConstraintSpec {
+    match wire {
+        Constraint::JsonSchema(text) => {
+            ConstraintSpec::new("json_schema", ConstraintKind::JsonSchema, text)
+        }
+        Constraint::Regex(text) => ConstraintSpec::new("regex", ConstraintKind::Regex, text),
+        Constraint::Choice(list) => {
+            let list = json!(list.texts).to_string();
+            ConstraintSpec::new("choice", ConstraintKind::Choice, list)
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Prompts of conversations, for all APIs that have messages.
 
+mod constraint;
+
 use lockstep_text::{AnswerOptions, Calls, ReasoningFormat};
 use serde_json::{Value, json};
 
@@ -23,6 +25,7 @@ pub(super) async fn prompt(
     reasoning: Option<&'static ReasoningFormat>,
     calls: Calls,
 ) -> ApiResult<()> {
+    constraint::check(spec, &calls)?;
     let continued = continued(&conversation);
     fits(
         &app.config,
@@ -31,14 +34,13 @@ pub(super) async fn prompt(
         &conversation,
     )?;
     let text = render(app, &spec.fields, conversation).await?;
+    let turn = |format: &ReasoningFormat| match &continued {
+        Some(message) => format.continued(message),
+        None => format.turn(&text),
+    };
+    constraint::after_reasoning(spec, app.text.answers.reasoning, turn);
     spec.answer = AnswerOptions {
-        reasoning: reasoning.map(|format| {
-            let turn = match &continued {
-                Some(message) => format.continued(message),
-                None => format.turn(&text),
-            };
-            (format, turn)
-        }),
+        reasoning: reasoning.map(|format| (format, turn(format))),
         calls,
         skip_special_tokens: spec.skip_special_tokens,
     };

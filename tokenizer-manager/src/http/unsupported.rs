@@ -34,6 +34,10 @@ pub(super) const MESSAGES: Routes = Routes(16);
 /// `/v1/responses`.
 pub(super) const RESPONSES: Routes = Routes(32);
 const OPENAI: Routes = Routes(1 | 2 | 32);
+/// `/generate` and its `sampling_params`.
+const NATIVE: Routes = Routes(4 | 8);
+/// `/v1/messages` and `/v1/responses`.
+const CONVERSATIONS: Routes = Routes(16 | 32);
 const ALL: Routes = Routes(1 | 2 | 4 | 8 | 16 | 32);
 
 /// A request type with its route. The route decides which fields are refused.

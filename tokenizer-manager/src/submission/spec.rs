@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use lockstep_text::AnswerOptions;
+use lockstep_types::constraint::{ConstraintKind, Reasoning, Whitespace};
 
 use super::{FieldNames, SamplingSpec};
 
@@ -55,6 +56,38 @@ pub struct SpeculativeSpec {
     pub max_steps: Option<i64>,
 }
 
+/// A constraint as an API received it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConstraintSpec {
+    /// Field that asked for it.
+    pub param: Cow<'static, str>,
+    /// Language of `text`.
+    pub kind: ConstraintKind,
+    /// The schema, expression or list.
+    pub text: String,
+    /// Blanks between the parts of JSON.
+    pub whitespace: Whitespace,
+    /// Reasoning that comes first.
+    pub after: Option<Reasoning>,
+}
+
+impl ConstraintSpec {
+    /// Makes the constraint of a whole output.
+    pub fn new(
+        param: impl Into<Cow<'static, str>>,
+        kind: ConstraintKind,
+        text: impl Into<String>,
+    ) -> Self {
+        Self {
+            param: param.into(),
+            kind,
+            text: text.into(),
+            whitespace: Whitespace::default(),
+            after: None,
+        }
+    }
+}
+
 /// One generation request, unchecked.
 #[derive(Debug, Clone)]
 pub struct GenerateSpec {
@@ -91,6 +124,8 @@ pub struct GenerateSpec {
     pub data_parallel_rank: Option<i64>,
     /// Salt of the prefix cache; `None` = the request shares with those that have none.
     pub cache_salt: Option<String>,
+    /// Language that each output belongs to; `None` = outputs are free.
+    pub constraint: Option<ConstraintSpec>,
     /// Parts of the answer that are told apart; by default none, so all of it is text.
     pub answer: AnswerOptions,
 }
@@ -121,6 +156,7 @@ impl GenerateSpec {
             speculative: SpeculativeSpec::default(),
             data_parallel_rank: None,
             cache_salt: None,
+            constraint: None,
             answer: AnswerOptions::default(),
         }
     }

@@ -99,6 +99,10 @@ async fn bad_fields_are_refused_by_name() {
             "'output_config.format'",
         ),
         (
+            json!({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}),
+            "keyword 'not'",
+        ),
+        (
             json!({"output_config": {"effort": "ultra"}}),
             "'output_config.effort'",
         ),

@@ -326,12 +326,22 @@ async fn chat_refuses_what_is_its_own() {
         ),
         (json!({"tool_choice": "required"}), "tool_choice"),
         (json!({"functions": []}), "functions"),
-        (json!({"guided_json": {"type": "object"}}), "guided_json"),
+        (json!({"guided_json": {"not": {}}}), "guided_json"),
+        (json!({"guided_grammar": "start: x"}), "guided_grammar"),
+        (json!({"regex": "(a"}), "regex"),
+        (
+            json!({"regex": "a", "response_format": {"type": "json_object"}}),
+            "regex",
+        ),
+        (
+            json!({"response_format": {"type": "json_object"}, "ignore_eos": true}),
+            "ignore_eos",
+        ),
         (json!({"lora_path": "a"}), "lora_path"),
         (json!({"echo": true}), "echo"),
         (json!({"audio": {"voice": "x"}}), "audio"),
         (
-            json!({"response_format": {"type": "json_object"}}),
+            json!({"response_format": {"type": "structural_tag"}}),
             "response_format",
         ),
         (json!({"response_format": {}}), "response_format"),
@@ -372,7 +382,7 @@ async fn completions_and_generate_refuse_what_is_their_own() {
         (json!({"logprobs": 6}), "logprobs"),
         (json!({"logprobs": true}), "logprobs"),
         (json!({"suffix": "x"}), "suffix"),
-        (json!({"guided_choice": ["a", "b"]}), "guided_choice"),
+        (json!({"guided_choice": ["a", ""]}), "guided_choice"),
         (json!({"prompt_logprobs": 0}), "prompt_logprobs"),
         (json!({"length_penalty": 0.5}), "length_penalty"),
         (json!({"tools": [{"type": "function"}]}), "tools"),
@@ -395,7 +405,7 @@ async fn completions_and_generate_refuse_what_is_their_own() {
             "sampling_params.temperature",
         ),
         (
-            json!({"text": "a", "sampling_params": {"regex": "a+"}}),
+            json!({"text": "a", "sampling_params": {"regex": "a{9,1}"}}),
             "sampling_params.regex",
         ),
         (

@@ -7,6 +7,7 @@ use super::{
     answers::{Tools, start},
     client::{named_events, names, with},
     harness::MODEL,
+    messages::message,
     mock::tokens,
 };
 
@@ -376,6 +377,33 @@ async fn earlier_turns_reach_the_prompt() {
          <|im_start|>user\nOk<|im_end|>\n<|im_start|>assistant\n"
     );
     assert!(prompt.contains("\"name\": \"ping\""), "{prompt}");
+}
+
+/// The format of the text constrains the output, and is repeated.
+#[tokio::test]
+async fn a_format_constrains_the_text() {
+    let tools = start("auto").await;
+    let schema = json!({"type": "array", "items": {"type": "integer"}});
+    let format = json!({"type": "json_schema", "name": "a", "schema": schema});
+    for (path, body) in [
+        (RESPONSES, response(&json!({"text": {"format": format}}))),
+        (
+            "/v1/messages",
+            message(&json!({"output_config": {"format": format}})),
+        ),
+    ] {
+        let scheduler = async {
+            let job = tools.front.mock.job().await;
+            tools.say(&job, "[5]", FinishReason::Stop);
+            let generation = job.submit.clone();
+            generation.constraint.expect("a constraint").text
+        };
+        let (answer, text) = tokio::join!(tools.front.ok(path, &body), scheduler);
+        assert_eq!(text, schema.to_string());
+        if path == RESPONSES {
+            assert_eq!(answer["text"]["format"], format);
+        }
+    }
 }
 
 /// Text may come behind calls of the same turn. Calls with one id get others.

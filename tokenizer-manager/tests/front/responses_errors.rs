@@ -94,7 +94,7 @@ async fn bad_fields_are_refused_by_name() {
             "text.format",
         ),
         (
-            json!({"text": {"format": {"type": "json_object"}}}),
+            json!({"text": {"format": {"type": "json_schema", "name": "a", "schema": {"not": {}}}}}),
             "text.format",
         ),
         (json!({"text": {"format": {}}}), "text.format"),

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use lockstep_proto::pb::{
     lockstep::{
-        Abort, AbortRequest, Chat, ChatMessage, DetokenizeRequest, GenerateRequest,
-        GenerateResponse, LogprobParams, SamplingParams, TokenIds, generate_request::Input,
+        Abort, AbortRequest, Chat, ChatMessage, Choices, DetokenizeRequest, GenerateRequest,
+        GenerateResponse, LogprobParams, SamplingParams, TokenIds,
+        generate_request::{Constraint as Language, Input},
     },
     sglang::grpc::scheduler::{
         EmbedRequest, GenerateRequest as SglangRequest, MultimodalInputs,
@@ -114,6 +115,21 @@ fn input_rows() -> Vec<Row<GenerateRequest>> {
 
 fn sampling_rows() -> Vec<Row<GenerateRequest>> {
     vec![
+        (
+            "a schema that is no JSON",
+            |r| r.constraint = Some(Language::JsonSchema("{".to_owned())),
+            "json_schema",
+        ),
+        (
+            "an expression that is none",
+            |r| r.constraint = Some(Language::Regex("(a".to_owned())),
+            "regex",
+        ),
+        (
+            "a choice of nothing",
+            |r| r.constraint = Some(Language::Choice(Choices::default())),
+            "choice",
+        ),
         (
             "a negative temperature",
             |r| sampling(r).temperature = Some(-1.0),

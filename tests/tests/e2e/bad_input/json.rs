@@ -119,9 +119,41 @@ fn common() -> Vec<Row> {
             invalid("cache_salt"),
         ),
         (json!({"cache_salt": 5}), mistyped("cache_salt")),
+    ]
+}
+
+/// Constraints of outputs, which chat and completions share.
+fn constraints() -> Vec<Row> {
+    vec![
         (
-            json!({"response_format": {"type": "json_object"}}),
+            json!({"response_format": {"type": "structural_tag"}}),
             unsupported("response_format"),
+        ),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}),
+            invalid("response_format"),
+        ),
+        (
+            json!({"guided_json": {"$ref": "#"}}),
+            invalid("guided_json"),
+        ),
+        (json!({"guided_json": [1]}), invalid("guided_json")),
+        (json!({"regex": "(((a{99}){99}){99})"}), invalid("regex")),
+        (json!({"regex": 5}), mistyped("regex")),
+        (json!({"guided_choice": [""]}), invalid("guided_choice")),
+        (json!({"regex": "a", "guided_regex": "a"}), invalid("regex")),
+        (
+            json!({"regex": "a", "ignore_eos": true}),
+            invalid("ignore_eos"),
+        ),
+        (json!({"grammar": "root ::= x"}), unsupported("grammar")),
+        (
+            json!({"structured_outputs": {"json": {}, "regex": "a"}}),
+            invalid("structured_outputs"),
+        ),
+        (
+            json!({"structured_outputs": {"grammar": "x"}}),
+            unsupported("structured_outputs.grammar"),
         ),
     ]
 }
@@ -200,7 +232,7 @@ fn chat() -> Vec<Row> {
         ),
         (
             json!({"response_format": {"type": "json_schema"}}),
-            unsupported("response_format"),
+            invalid("response_format"),
         ),
         (
             json!({"response_format": "json"}),
@@ -336,8 +368,13 @@ fn others() -> Vec<(&'static str, Value, Expected)> {
         ),
         (
             "/generate",
-            text(json!({"regex": "a+"})),
-            unsupported("sampling_params.regex"),
+            text(json!({"regex": "(a"})),
+            invalid("sampling_params.regex"),
+        ),
+        (
+            "/generate",
+            text(json!({"ebnf": "root ::= x"})),
+            unsupported("sampling_params.ebnf"),
         ),
         (
             "/generate",
@@ -379,8 +416,8 @@ async fn what_cannot_be_is_refused_by_name() {
     let completion = completion("a", &json!({}));
     let mut rows: Vec<(&str, Value, String, Expected)> = Vec::new();
     let tables = [
-        (CHAT, &counting, common()),
-        (COMPLETIONS, &completion, common()),
+        (CHAT, &counting, [common(), constraints()].concat()),
+        (COMPLETIONS, &completion, [common(), constraints()].concat()),
         (CHAT, &counting, chat()),
         (CHAT, &counting, history()),
         (COMPLETIONS, &completion, completions()),

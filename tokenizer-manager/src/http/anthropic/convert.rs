@@ -6,13 +6,12 @@ mod thinking;
 mod tools;
 
 use lockstep_text::Calls;
-use serde_json::Value;
 
 use super::types::MessagesRequest;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    http::conversation::prompt,
+    http::{constraint, conversation::prompt},
     submission::{FieldNames, GenerateSpec, MaxTokens, check_stops, count, integer},
     text::Conversation,
 };
@@ -60,6 +59,9 @@ pub(super) async fn spec(
     spec.cache_salt = request.cache_salt.take();
     spec.speculative = request.speculative.unwrap_or_default().0.spec();
     spec.sampling = request.sampling();
+    let config = request.output_config.as_mut();
+    let format = config.and_then(|config| config.remove("format"));
+    spec.constraint = constraint::format(format, "output_config.format")?;
     let reasoning = app.text.answers.reasoning;
     prompt(app, &mut spec, chat.conversation, reasoning, chat.calls).await?;
     let shape = Shape {
@@ -71,7 +73,6 @@ pub(super) async fn spec(
 
 /// Takes the conversation out of the request. It alone decides how many tokens the prompt has.
 pub(super) fn chat(app: &App, request: &mut MessagesRequest) -> ApiResult<Chat> {
-    no_format(request)?;
     let tools = tools::in_chat_form(request.tools.take().unwrap_or_default())?;
     let calls = tools::calls(app, &tools, request.tool_choice.as_ref())?;
     let (kwargs, shows_thinking) = thinking::kwargs(request)?;
@@ -105,17 +106,4 @@ fn max_tokens(request: &MessagesRequest) -> ApiResult<u32> {
     };
     let tokens = integer("max_tokens", tokens, 1, i64::from(i32::MAX))?;
     Ok(u32::try_from(tokens).unwrap_or(u32::MAX))
-}
-
-/// Refuses answers that have to follow a schema.
-fn no_format(request: &MessagesRequest) -> ApiResult<()> {
-    let config = request.output_config.as_ref();
-    match config.and_then(|config| config.get("format")) {
-        None | Some(Value::Null) => Ok(()),
-        Some(_) => Err(ApiError::unsupported(
-            "output_config.format",
-            "'output_config.format' is not supported by this version: answers are not constrained. \
-             Leave it out, and ask for the format in a message.",
-        )),
-    }
 }

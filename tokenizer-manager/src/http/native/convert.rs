@@ -6,7 +6,10 @@ use super::types::{GenerateRequest, SamplingFields};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    http::json::{Integer, Object, OneOrMany, Prompt},
+    http::{
+        constraint::ConstraintFields,
+        json::{Integer, Object, OneOrMany, Prompt},
+    },
     request_id::check_id,
     submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, check_lengths, count},
 };
@@ -43,7 +46,7 @@ pub(super) fn specs(
     let params = request.sampling_params.take();
     let params = per_prompt("sampling_params", params, len, Object::default())?;
     for (spec, Object(params)) in specs.iter_mut().zip(params) {
-        sampling(params, spec);
+        sampling(params, spec)?;
     }
     let wanted = per_prompt("return_logprob", request.return_logprob.take(), len, false)?;
     let starts = request.logprob_start_len.take();
@@ -82,7 +85,7 @@ pub(super) fn specs(
 fn check_shared(app: &App, request: &GenerateRequest, field: &'static str) -> ApiResult<()> {
     let mut shared = GenerateSpec::new(fields(field), String::new(), Vec::new());
     if let Some(OneOrMany::One(Object(params))) = &request.sampling_params {
-        sampling(params.clone(), &mut shared);
+        sampling(params.clone(), &mut shared)?;
     }
     if let Some(OneOrMany::One(salt)) = &request.cache_salt {
         shared.cache_salt = Some(salt.clone());
@@ -193,7 +196,7 @@ fn rids(rid: Option<OneOrMany<String>>, len: usize, request_id: &str) -> ApiResu
     Ok(rids)
 }
 
-fn sampling(mut params: SamplingFields, spec: &mut GenerateSpec) {
+fn sampling(mut params: SamplingFields, spec: &mut GenerateSpec) -> ApiResult<()> {
     spec.n = params.n.unwrap_or(1);
     spec.max_tokens = match params.max_new_tokens {
         Some(tokens) => MaxTokens::Exact(tokens),
@@ -208,7 +211,14 @@ fn sampling(mut params: SamplingFields, spec: &mut GenerateSpec) {
     spec.skip_special_tokens = params.skip_special_tokens.unwrap_or(true);
     // SGLang's name of the seed takes precedence over OpenAI's.
     params.seed = params.sampling_seed.or(params.seed);
+    let constraint = ConstraintFields {
+        json_schema: params.json_schema.take(),
+        regex: params.regex.take(),
+        ..ConstraintFields::default()
+    };
+    spec.constraint = constraint.spec("sampling_params.")?;
     spec.sampling = params.sampling();
+    Ok(())
 }
 
 /// Returns the log-probabilities to compute. `logprob_start_len` of -1 means: output

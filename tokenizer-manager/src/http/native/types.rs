@@ -2,6 +2,8 @@
 //! they are listed among the unsupported. Unknown keys of `sampling_params` are
 //! refused.
 
+use serde_json::Value;
+
 use crate::http::{
     fields::with_fields,
     json::{Integer, Object, OneOrMany, Prompt, Seed, Speculative},
@@ -49,6 +51,8 @@ with_sampling_fields! {
         pub skip_special_tokens: Option<bool>,
         pub no_stop_trim: Option<bool>,
         pub sampling_seed: Option<Seed>,
+        pub json_schema: Option<Value>,
+        pub regex: Option<String>,
     }
     min_tokens: min_new_tokens
 }

@@ -35,6 +35,13 @@ macro_rules! openai_request {
                 pub data_parallel_rank: Option<i64>,
                 #[serde(alias = "extra_key")]
                 pub cache_salt: Option<String>,
+                pub response_format: Option<serde_json::Value>,
+                pub structured_outputs: Option<serde_json::Value>,
+                pub guided_json: Option<serde_json::Value>,
+                pub guided_regex: Option<String>,
+                pub guided_choice: Option<Vec<String>>,
+                pub json_schema: Option<serde_json::Value>,
+                pub regex: Option<String>,
             }
             min_tokens: min_tokens
         }
@@ -51,6 +58,16 @@ macro_rules! openai_request {
                 spec.cache_salt = self.cache_salt.take();
                 spec.speculative = self.speculative.unwrap_or_default().0.spec();
                 spec.sampling = self.sampling();
+                let constraint = $crate::http::constraint::ConstraintFields {
+                    response_format: self.response_format.take(),
+                    structured_outputs: self.structured_outputs.take(),
+                    guided_json: self.guided_json.take(),
+                    guided_regex: self.guided_regex.take(),
+                    guided_choice: self.guided_choice.take(),
+                    json_schema: self.json_schema.take(),
+                    regex: self.regex.take(),
+                };
+                spec.constraint = constraint.spec("")?;
                 Ok(())
             }
 

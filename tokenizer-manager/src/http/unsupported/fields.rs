@@ -1,7 +1,8 @@
 //! Table of unsupported fields.
 
 use super::{
-    ALL, CHAT, COMPLETIONS, GENERATE, MESSAGES, OPENAI, RESPONSES, Routes, SAMPLING_PARAMS,
+    ALL, CHAT, COMPLETIONS, CONVERSATIONS, GENERATE, MESSAGES, NATIVE, OPENAI, RESPONSES, Routes,
+    SAMPLING_PARAMS,
 };
 
 /// A value that requests nothing, besides null, false and empty values.
@@ -22,6 +23,10 @@ pub(super) struct Field {
 }
 
 const LEAVE_OUT: &str = "leave it out";
+const IN_PARAMS: &str = "use 'sampling_params.json_schema' or 'sampling_params.regex'";
+const OWN_FORMAT: &str =
+    "use 'text.format' of /v1/responses or 'output_config.format' of /v1/messages";
+const NO_GRAMMAR: &str = "use a JSON schema or a regular expression";
 const STATELESS: &str = "nothing is stored here, so send the whole conversation in 'input'";
 
 const fn field(name: &'static str, routes: Routes) -> Field {
@@ -50,16 +55,26 @@ const fn instead(name: &'static str, routes: Routes, remedy: &'static str) -> Fi
 /// Unsupported fields of OpenAI, SGLang, vLLM and llama.cpp.
 pub(super) const FIELDS: &[Field] = &[
     // Structured output.
-    field("guided_json", ALL),
-    field("guided_regex", ALL),
-    field("guided_choice", ALL),
-    field("guided_grammar", ALL),
-    field("structured_outputs", ALL),
-    field("json_schema", ALL),
-    field("regex", ALL),
-    field("ebnf", ALL),
-    field("structural_tag", ALL),
-    field("grammar", ALL),
+    instead("guided_json", NATIVE, IN_PARAMS),
+    instead("guided_regex", NATIVE, IN_PARAMS),
+    instead("guided_choice", NATIVE, IN_PARAMS),
+    instead("structured_outputs", NATIVE, IN_PARAMS),
+    instead("response_format", NATIVE, IN_PARAMS),
+    instead("json_schema", GENERATE, IN_PARAMS),
+    instead("regex", GENERATE, IN_PARAMS),
+    instead("guided_json", CONVERSATIONS, OWN_FORMAT),
+    instead("guided_regex", CONVERSATIONS, OWN_FORMAT),
+    instead("guided_choice", CONVERSATIONS, OWN_FORMAT),
+    instead("structured_outputs", CONVERSATIONS, OWN_FORMAT),
+    instead("response_format", CONVERSATIONS, OWN_FORMAT),
+    instead("output_format", MESSAGES, OWN_FORMAT),
+    instead("json_schema", CONVERSATIONS, OWN_FORMAT),
+    instead("regex", CONVERSATIONS, OWN_FORMAT),
+    instead("guided_grammar", ALL, NO_GRAMMAR),
+    instead("ebnf", ALL, NO_GRAMMAR),
+    instead("grammar", ALL, NO_GRAMMAR),
+    instead("structural_tag", ALL, NO_GRAMMAR),
+    field("guided_whitespace_pattern", ALL),
     // Adapters.
     field("lora_path", ALL),
     field("lora", ALL),
@@ -181,12 +196,6 @@ pub(super) const FIELDS: &[Field] = &[
         "nothing is stored here, so send the whole conversation in 'messages'",
     ),
     instead(
-        "response_format",
-        MESSAGES,
-        "ask for the format in a message",
-    ),
-    instead("output_format", MESSAGES, "ask for the format in a message"),
-    instead(
         "reasoning_effort",
         MESSAGES,
         "use 'thinking', and 'effort' of 'output_config'",
@@ -229,11 +238,6 @@ pub(super) const FIELDS: &[Field] = &[
         "use it with /v1/chat/completions",
     ),
     field("moderation", RESPONSES),
-    instead(
-        "response_format",
-        RESPONSES,
-        "ask for the format in a message",
-    ),
     instead("reasoning_effort", RESPONSES, "use 'effort' of 'reasoning'"),
     instead("stop", RESPONSES, "use it with /v1/chat/completions"),
     instead("logprobs", RESPONSES, "use it with /v1/chat/completions"),

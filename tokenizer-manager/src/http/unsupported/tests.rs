@@ -61,10 +61,10 @@ fn defaults_ask_for_nothing() {
 fn sampling_params_are_looked_into() {
     let params = |params: Value| json!({"text": "a", "sampling_params": params});
     for (body, expected) in [
-        (params(json!({"regex": null, "temperature": 1})), None),
+        (params(json!({"grammar": null, "temperature": 1})), None),
         (
-            params(json!({"regex": "a+"})),
-            Some("sampling_params.regex"),
+            params(json!({"grammar": "a+"})),
+            Some("sampling_params.grammar"),
         ),
         (
             params(json!([{}, {"ebnf": "x"}])),
@@ -98,8 +98,8 @@ fn the_message_says_what_to_do() {
             .message
     };
     assert_eq!(
-        message(br#"{"guided_json": {"a": 1}}"#),
-        "'guided_json' is not supported by this version; leave it out."
+        message(br#"{"guided_whitespace_pattern": "x"}"#),
+        "'guided_whitespace_pattern' is not supported by this version; leave it out."
     );
     assert_eq!(
         message(br#"{"n_predict": 5}"#),

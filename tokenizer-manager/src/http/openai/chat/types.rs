@@ -21,7 +21,6 @@ openai_request! {
         parallel_tool_calls: Option<bool>,
         functions: Option<Vec<Value>>,
         function_call: Option<Value>,
-        response_format: Option<Value>,
         chat_template_kwargs: Option<Map<String, Value>>,
         reasoning_effort: Option<String>,
         separate_reasoning: Option<bool>,

@@ -36,7 +36,6 @@ pub(super) fn spec(
             "Insertion ('suffix') is not supported by this version.",
         ));
     }
-    text_only(request)?;
     let mut spec = GenerateSpec::new(FIELDS, trace_id, inputs(request)?);
     request.common(&mut spec)?;
     let shape = Shape {
@@ -59,19 +58,6 @@ pub(super) fn spec(
         None => MaxTokens::Default(MAX_TOKENS),
     };
     Ok((spec, shape))
-}
-
-fn text_only(request: &CompletionRequest) -> ApiResult<()> {
-    match &request.response_format {
-        None | Some(serde_json::Value::Null) => Ok(()),
-        Some(format) if format.get("type").and_then(serde_json::Value::as_str) == Some("text") => {
-            Ok(())
-        }
-        Some(_) => Err(ApiError::unsupported(
-            "response_format",
-            "Response formats other than 'text' are not supported by this version.",
-        )),
-    }
 }
 
 fn inputs(request: &mut CompletionRequest) -> ApiResult<Vec<Input>> {

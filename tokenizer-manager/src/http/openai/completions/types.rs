@@ -1,7 +1,5 @@
 //! Fields of a completions request.
 
-use serde_json::Value;
-
 use crate::http::{
     json::Prompt,
     openai::params::openai_request,
@@ -16,7 +14,6 @@ openai_request! {
         #[serde(default, deserialize_with = "crate::http::json::integer")]
         logprobs: Option<i64>,
         suffix: Option<String>,
-        response_format: Option<Value>,
         add_special_tokens: Option<bool>,
     }
 }

@@ -7,7 +7,7 @@ use super::{input, object::Settings, tools, types::ResponsesRequest};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    http::{conversation::prompt, thinking},
+    http::{constraint, conversation::prompt, thinking},
     submission::{FieldNames, GenerateSpec, MaxTokens, count},
     text::Conversation,
 };
@@ -34,7 +34,7 @@ pub(super) async fn spec(
     check(request)?;
     check_echo(request)?;
     let tools = tools::in_chat_form(&request.tools.take().unwrap_or_default())?;
-    let settings = settings(request, &tools);
+    let mut settings = settings(request, &tools);
     let calls = tools::calls(app, &tools, request)?;
     let kwargs = kwargs(request)?;
     let given = std::mem::take(&mut request.input);
@@ -59,6 +59,9 @@ pub(super) async fn spec(
     spec.cache_salt = request.cache_salt.take();
     spec.speculative = request.speculative.unwrap_or_default().0.spec();
     spec.sampling = request.sampling();
+    let format = request.text.as_mut().and_then(|text| text.remove("format"));
+    spec.constraint = constraint::format(format.clone(), "text.format")?;
+    settings.format = format.unwrap_or_else(|| json!({"type": "text"}));
     let conversation = Conversation {
         messages,
         tools: Some(tools).filter(|tools| !tools.is_empty()),
@@ -77,7 +80,6 @@ pub(super) async fn spec(
 /// Refuses what this version cannot do.
 fn check(request: &ResponsesRequest) -> ApiResult<()> {
     if let Some(text) = &request.text {
-        check_format(text.get("format"))?;
         check_verbosity(text.get("verbosity"))?;
     }
     match request.truncation.as_deref() {
@@ -149,28 +151,6 @@ fn check_echo(request: &ResponsesRequest) -> ApiResult<()> {
     }
 }
 
-/// Refuses answers that have to follow a schema.
-fn check_format(format: Option<&Value>) -> ApiResult<()> {
-    match format.map(|format| &format["type"]) {
-        None => Ok(()),
-        Some(Value::Null) if format == Some(&Value::Null) => Ok(()),
-        Some(Value::String(kind)) if kind == "text" => Ok(()),
-        Some(Value::String(kind)) if kind == "json_object" || kind == "json_schema" => {
-            Err(ApiError::unsupported(
-                "text.format",
-                format!(
-                    "The format '{kind}' is not supported by this version: answers are not \
-                     constrained. Leave it out, and ask for the format in a message."
-                ),
-            ))
-        }
-        Some(_) => Err(ApiError::invalid(
-            "text.format",
-            "Invalid value for 'text.format': expected an object whose 'type' is 'text'.",
-        )),
-    }
-}
-
 fn check_verbosity(verbosity: Option<&Value>) -> ApiResult<()> {
     match verbosity {
         None | Some(Value::Null) => Ok(()),
@@ -224,5 +204,6 @@ fn settings(request: &mut ResponsesRequest, tools: &[Value]) -> Settings {
         user: request.user.take(),
         safety_identifier: request.safety_identifier.take(),
         prompt_cache_key: request.prompt_cache_key.take(),
+        format: Value::Null,
     }
 }

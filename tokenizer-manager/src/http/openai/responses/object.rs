@@ -33,6 +33,9 @@ pub(super) struct Settings {
     pub user: Option<String>,
     pub safety_identifier: Option<String>,
     pub prompt_cache_key: Option<String>,
+    /// Format of the answer's text, which stands in `text`.
+    #[serde(skip)]
+    pub format: Value,
 }
 
 /// An answer, but for its output.
@@ -60,7 +63,7 @@ impl Settings {
             &self.prompt_cache_key,
         ];
         let texts: usize = texts.into_iter().flatten().map(String::len).sum();
-        tools + metadata + texts + json_bytes(&self.tool_choice)
+        tools + metadata + texts + json_bytes(&self.tool_choice) + json_bytes(&self.format)
     }
 }
 
@@ -117,7 +120,7 @@ pub(super) struct Response<'a> {
     previous_response_id: Option<()>,
     service_tier: &'static str,
     store: bool,
-    text: Text,
+    text: Text<'a>,
     top_logprobs: u32,
     truncation: &'static str,
     usage: Option<Usage>,
@@ -137,14 +140,9 @@ struct Details {
 }
 
 #[derive(Serialize)]
-struct Text {
-    format: Format,
+struct Text<'a> {
+    format: &'a Value,
     verbosity: &'static str,
-}
-
-#[derive(Serialize)]
-struct Format {
-    r#type: &'static str,
 }
 
 #[derive(Serialize)]
@@ -231,7 +229,7 @@ impl Answer {
             service_tier: "default",
             store: false,
             text: Text {
-                format: Format { r#type: "text" },
+                format: &self.settings.format,
                 verbosity: "medium",
             },
             top_logprobs: 0,
