@@ -4,12 +4,16 @@
 //! Ceilings are measured in the same run. Weights and caches are far larger than any
 //! cache of the device and used in turn, and all data are random.
 
+mod alone;
+mod bits;
 mod kernels;
+mod latency;
 mod parts;
 mod passes;
+mod sink;
 mod sizes;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use lockstep_config::args::{GraphArgs, MemoryArgs, ModelArgs, ParallelArgs};
@@ -19,24 +23,43 @@ use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{Algorithms, DeviceKind, EngineConfig};
 use serde_json::json;
 
-use crate::report::{Report, progress};
+use crate::report::{Report, progress, tell};
 use crate::{DemoModel, kernels::Shape};
 use kernels::Kernels;
 use parts::{Bench, Ceilings};
+use sink::Sink;
 use sizes::Requests;
 
 /// What a GPU achieves of what it could.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Rows of each product of the model.
-    #[arg(long, value_delimiter = ',', default_value = "1,8,16,32,64,512")]
+    /// Measure these parts alone.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    only: Vec<Part>,
+    /// Also append each figure to this file, as a line of JSON, as soon as it is there.
+    #[arg(long, value_name = "FILE")]
+    lines: Option<PathBuf>,
+    /// Rows of each product of the model; of the output head up to 512.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,8,16,32,64,512,2048,8192"
+    )]
     rows: Vec<usize>,
+    /// Rows of the kernels that treat each row by itself.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "ROWS",
+        default_value = "1,64,8192"
+    )]
+    elementwise: Vec<usize>,
     /// Attention of one new token each: requests and their cached tokens.
     #[arg(
         long,
         value_delimiter = ',',
         value_name = "REQUESTSxTOKENS",
-        default_value = "1x1024,64x1024,64x4096"
+        default_value = "1x256,1x1024,1x8192,64x1024,64x4096"
     )]
     attention: Vec<Requests>,
     /// Whole decode steps: requests and their cached tokens.
@@ -51,8 +74,13 @@ pub struct Args {
     #[arg(long, value_name = "TOKENS", default_value_t = 8192)]
     prefill: usize,
     /// Rows of logits that tokens are chosen from at once.
-    #[arg(long, value_name = "ROWS", default_value_t = 64)]
-    sampled: usize,
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "ROWS",
+        default_value = "1,64"
+    )]
+    sampled: Vec<usize>,
     /// Rows and columns of the large product that is the arithmetic's ceiling.
     #[arg(long, value_name = "SIZE", default_value_t = 8192)]
     peak: usize,
@@ -75,6 +103,35 @@ pub struct Args {
     graphs: GraphArgs,
 }
 
+/// Figures that are measured together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Matrix products of a layer, and of the output head.
+    Products,
+    /// Attention of decode steps and of a prompt, whole and kernel by kernel.
+    Attention,
+    /// Tokens from logits.
+    Choosing,
+    /// Norms, activations, rotations and sums of parts, each by itself.
+    Elementwise,
+    /// A chain of kernels that do nothing, and reading from the cache.
+    Latency,
+    /// Bits of wgmma beside those of mma.sync.
+    Bits,
+    /// Whole decode steps, recorded.
+    Steps,
+    /// A whole prompt.
+    Prompt,
+    /// Whole decode steps, launch by launch.
+    Launches,
+}
+
+impl Args {
+    fn measures(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+}
+
 /// Runs the benchmark.
 pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
     check(&args)?;
@@ -84,18 +141,23 @@ pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
         let path: PathBuf = demo(folder.path()).context("writing the demo model")?;
         args.model.model_path = Some(path);
     }
-    let config = resolve(&args)?;
+    let (config, kept) = resolve(&args)?;
     require!(
         config.device.kind != DeviceKind::Cpu,
-        "`lockstep bench kernels` measures the processor; give --device cuda for a GPU"
+        "there is no GPU to measure, or none that serves this; --device cuda says why, and `lockstep bench kernels` measures the processor"
     );
     require!(
         config.parallel.tp_size == 1,
         "one device is measured: leave --tp-size out"
     );
+    require!(
+        !(config.graphs.is_empty() && args.only.contains(&Part::Steps)),
+        "`--only steps` measures recorded steps: leave --disable-cuda-graph out, or name `launches`"
+    );
     let work = Measure {
         args: &args,
         config: &config,
+        kept: kept.as_deref(),
     };
     Registry::empty().run(config.device.kind, work)
 }
@@ -103,14 +165,14 @@ pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
 fn check(args: &Args) -> anyhow::Result<()> {
     let sizes = [
         args.prefill,
-        args.sampled,
         args.peak,
         args.working_set,
         args.steps,
         args.repeat,
     ];
+    let lists = [&args.rows, &args.sampled, &args.elementwise];
     require!(
-        !sizes.contains(&0) && !args.rows.contains(&0),
+        !sizes.contains(&0) && !lists.iter().any(|list| list.contains(&0)),
         "rows, sizes, steps and repetitions are at least 1"
     );
     require!(
@@ -121,8 +183,8 @@ fn check(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Resolves the configuration of a server with these options, with room for the
-/// measurements.
-fn resolve(args: &Args) -> anyhow::Result<EngineConfig> {
+/// measurements; and the folder where compiled kernels are kept.
+fn resolve(args: &Args) -> anyhow::Result<(EngineConfig, Option<PathBuf>)> {
     let mut engine = ServeArgs::default();
     engine.graphs = args.graphs.clone();
     engine.model = args.model.clone();
@@ -144,39 +206,44 @@ fn resolve(args: &Args) -> anyhow::Result<EngineConfig> {
     let footprint = &lockstep_devices::DeviceFootprint;
     let algorithms = Algorithms::default();
     let resolved = lockstep_config::resolve(&engine, &Hardware::detect(), &algorithms, footprint)?;
-    let (config, _) = resolved.value;
+    tell(&resolved.notes);
+    let (config, node) = resolved.value;
     require!(
         config.server.context_length >= longest,
         "the measurements need a --context-length of {longest}"
     );
-    Ok(config)
+    Ok((config, node.weight_cache))
 }
 
 /// All measurements, on one device.
 struct Measure<'a> {
     args: &'a Args,
     config: &'a EngineConfig,
+    /// Folder where compiled kernels are kept.
+    kept: Option<&'a Path>,
 }
 
 impl OnDevice for Measure<'_> {
     type Output = anyhow::Result<Report>;
 
     fn run<B: Device>(self, _drafters: &DrafterRegistry<B>) -> Self::Output {
-        let Self { args, config } = self;
+        let Self { args, config, kept } = self;
         let shape = Shape::of(&config.model);
+        let mut sink = Sink::open(args.lines.as_deref())?;
         progress("measuring the ceilings");
-        let mut bench: Bench<B> = Bench::open(config, &[1], args.repeat, args.working_set << 20)?;
+        let working_set = args.working_set << 20;
+        let mut bench: Bench<B> = Bench::open(config, &[1], kept, args.repeat, working_set)?;
         let ceilings = Ceilings::measure(&mut bench, args.peak)?;
-        let mut kernels = Kernels::new(&mut bench, &shape, config);
-        progress("products");
-        kernels.products(&args.rows)?;
-        progress("attention");
-        for requests in &args.attention {
-            kernels.attention(*requests)?;
+        for ceiling in ceilings.table().rows() {
+            sink.write("ceilings", ceiling)?;
         }
-        progress("choosing");
-        kernels.choosing(args.sampled)?;
-        let lines = kernels.lines;
+        let mut kernels = Kernels::new(&mut bench, &shape, config, &ceilings, &mut sink);
+        measure_kernels(args, &mut kernels)?;
+        let figures = kernels.figures;
+        let bits = args.measures(Part::Bits).then(|| bits::compare(&mut bench));
+        if let Some(bits) = &bits {
+            sink.write("bits", bits.last())?;
+        }
         let device = bench.backend.describe(bench.format);
         // The memory of this bench is needed for the next one.
         drop(bench);
@@ -190,11 +257,10 @@ impl OnDevice for Measure<'_> {
             "of copy, of product",
             "shares of the ceilings of this run: bytes copied, read and written, and the large product",
         );
-        for line in &lines {
-            report.row(line.cells(&ceilings));
-        }
+        figures.into_iter().for_each(|cells| report.row(cells));
         report.add(ceilings.table());
-        for table in passes::measure::<B>(args, config, &ceilings)? {
+        bits.into_iter().for_each(|table| report.add(table));
+        for table in passes::measure::<B>(&self, &ceilings, &mut sink)? {
             report.add(table);
         }
         report.note(
@@ -203,6 +269,37 @@ impl OnDevice for Measure<'_> {
         );
         Ok(report)
     }
+}
+
+/// Measures all parts that are kernels.
+fn measure_kernels<B: Device>(args: &Args, kernels: &mut Kernels<'_, B>) -> anyhow::Result<()> {
+    if args.measures(Part::Products) {
+        kernels.begin("products");
+        kernels.products(&args.rows)?;
+    }
+    if args.measures(Part::Attention) {
+        kernels.begin("attention");
+        for requests in &args.attention {
+            kernels.attention(*requests)?;
+        }
+        kernels.prompt(args.prefill)?;
+    }
+    if args.measures(Part::Choosing) {
+        kernels.begin("choosing");
+        for rows in &args.sampled {
+            kernels.choosing(*rows, false)?;
+            kernels.choosing(*rows, true)?;
+        }
+    }
+    if args.measures(Part::Elementwise) {
+        kernels.begin("elementwise");
+        kernels.elementwise(&args.elementwise)?;
+    }
+    if args.measures(Part::Latency) {
+        kernels.begin("latency");
+        kernels.latency()?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use lockstep_types::{Algorithms, EngineConfig, NodeConfig};
 use crate::roofline::{self, Ceiling, Drift, Traffic, working_set};
 use crate::{
     DemoModel, machine,
-    report::{Report, progress},
+    report::{Report, progress, tell},
 };
 use cell::Cell;
 use work::Model;
@@ -240,13 +240,14 @@ fn resolve(args: &Args) -> anyhow::Result<(EngineConfig, NodeConfig)> {
     let dp_size = engine.parallel.dp_size.unwrap_or(1);
     let running = batch.next_multiple_of(dp_size);
     engine.schedule.max_running_requests.get_or_insert(running);
-    let (config, node) = lockstep_config::resolve(
+    let resolved = lockstep_config::resolve(
         &engine,
         &Hardware::detect(),
         &args.algorithms,
         &lockstep_devices::DeviceFootprint,
-    )?
-    .value;
+    )?;
+    tell(&resolved.notes);
+    let (config, node) = resolved.value;
     require!(
         config.server.context_length >= longest,
         "the measurements need a --context-length of {longest}"

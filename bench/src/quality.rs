@@ -10,7 +10,9 @@ mod texts;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use lockstep_config::args::{DtypeArg, KvCacheDtypeArg, MemoryArgs, ModelArgs, QuantizationArg};
+use lockstep_config::args::{
+    DeviceArg, DtypeArg, KvCacheDtypeArg, MemoryArgs, ModelArgs, QuantizationArg,
+};
 use lockstep_config::{Hardware, ServeArgs};
 use lockstep_types::{Algorithms, EngineConfig};
 use serde_json::json;
@@ -171,6 +173,7 @@ fn config(
         },
         lockstep_config::args::ScheduleArgs::default(),
     );
+    serve.parallel.device = Some(DeviceArg::Cpu);
     serve.parallel.threads_per_rank = args.threads;
     serve.schedule.max_running_requests = Some(texts::AT_ONCE);
     Ok(lockstep_config::resolve(

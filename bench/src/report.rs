@@ -15,6 +15,14 @@ pub fn progress(what: &str) {
     let _ = writeln!(std::io::stderr(), "{what} …");
 }
 
+/// Tells a person which device was chosen and why, of the notes of a configuration.
+pub fn tell(notes: &[String]) {
+    let device = |note: &&String| note.starts_with("--device ");
+    for note in notes.iter().filter(device) {
+        let _ = writeln!(std::io::stderr(), "Note: {note}.");
+    }
+}
+
 /// A main table with notes above it, and perhaps more tables below.
 pub struct Report {
     /// Description of the device that computed, if known.
@@ -145,6 +153,18 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// All rows as JSON objects.
+    pub fn rows(&self) -> Vec<Value> {
+        let rows = self.rows.iter();
+        rows.map(|row| object(&self.columns, row)).collect()
+    }
+
+    /// The last row as a JSON object.
+    pub fn last(&self) -> Value {
+        let row = self.rows.last().map(Vec::as_slice).unwrap_or_default();
+        object(&self.columns, row)
+    }
+
     fn to_text(&self) -> String {
         let texts: Vec<Vec<String>> = self
             .rows
@@ -184,16 +204,14 @@ impl Table {
 
     /// An object per row.
     fn to_json(&self) -> Value {
-        let object = |row: &Vec<Value>| {
-            let pairs = self
-                .columns
-                .iter()
-                .map(|name| (*name).to_owned())
-                .zip(row.iter().cloned());
-            Value::Object(Map::from_iter(pairs))
-        };
-        self.rows.iter().map(object).collect()
+        Value::Array(self.rows())
     }
+}
+
+/// A row as a JSON object.
+pub fn object(columns: &[&str], row: &[Value]) -> Value {
+    let names = columns.iter().map(|name| (*name).to_owned());
+    Value::Object(Map::from_iter(names.zip(row.iter().cloned())))
 }
 
 /// A value for people: numbers have a sensible number of digits.

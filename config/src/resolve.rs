@@ -2,9 +2,9 @@
 
 use lockstep_model_folder::Described;
 use lockstep_types::{
-    Algorithms, ConfigError, EngineConfig, EngineShape, Footprint, LoadFormat, ModelConfig,
-    NodeConfig, ParallelConfig, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig,
-    StepLimits, TimeoutConfig,
+    Algorithms, ConfigError, DeviceKind, EngineConfig, EngineShape, Footprint, LoadFormat,
+    ModelConfig, NodeConfig, ParallelConfig, ScheduleConfig, SchedulePolicy, ServerConfig,
+    SpeculationConfig, StepLimits, TimeoutConfig,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -59,8 +59,14 @@ pub fn resolve(
     let (model, of_model) = model(args)?;
     let isa = device::kernels(args, footprint)?;
     let device = device::resolve(args, footprint)?;
-    let on =
-        |device: &Device| resolve_on(args, &model, isa, device, hardware, algorithms, footprint);
+    let on = |device: &Device| {
+        let mut args = args.clone();
+        if device.config.kind == DeviceKind::Cpu {
+            let parallel = &mut args.parallel;
+            parallel.tp_size = parallel.tp_size.or(parallel.tp_size_on_cpu);
+        }
+        resolve_on(&args, &model, isa, device, hardware, algorithms, footprint)
+    };
     let mut resolved = match on(&device) {
         Err(why) if device.chosen => on(&device::processor(&why.to_string())),
         resolved => resolved,

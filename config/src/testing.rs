@@ -12,6 +12,7 @@ use lockstep_types::{
     SpeculationConfig, SwitchOption, WeightFormat,
 };
 
+use crate::args::DeviceArg;
 use crate::resolve;
 use crate::{Hardware, ServeArgs, with_algorithm_options, with_switch_values};
 
@@ -72,6 +73,8 @@ pub(crate) fn resolve_model(
         .expect("options that parse")
         .args;
     args.model.model_path = Some(model.to_owned());
+    // The device has tests of its own.
+    args.parallel.device.get_or_insert(DeviceArg::Cpu);
     resolve(&args, machine, &algorithms(), &Plain).map(|resolved| resolved.value)
 }
 
@@ -98,6 +101,10 @@ impl Footprint for Plain {
     /// A number that follows from both.
     fn shared_part(&self, model: &ModelConfig, attn_tp_size: usize) -> u32 {
         (1000 * model.layers.len() + attn_tp_size) as u32
+    }
+
+    fn exists(&self, _: DeviceKind) -> bool {
+        true
     }
 
     /// One GPU of 40 GiB, 30 of which are free.

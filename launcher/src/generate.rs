@@ -257,6 +257,7 @@ fn answer(
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use lockstep_config::args::DeviceArg;
 
     use super::*;
 
@@ -268,12 +269,16 @@ mod tests {
 
     #[test]
     fn what_is_said_of_ranks_and_kernels_is_what_the_engine_is_asked_for() {
-        let line = "generate --tp 2 --threads-per-rank 3 --isa scalar text";
-        let line = Line::try_parse_from(line.split(' ')).unwrap();
+        let line = "generate --tp 2 --threads-per-rank 3 --isa scalar --device cuda \
+                    --base-gpu-id 4 --gpu-id-step 0 text";
+        let line = Line::try_parse_from(line.split_whitespace()).unwrap();
         let parallel = serve_args(&line.args).parallel;
         assert_eq!(parallel.tp_size, Some(2));
         assert_eq!(parallel.threads_per_rank, Some(3));
         assert_eq!(parallel.isa.as_deref(), Some("scalar"));
+        assert_eq!(parallel.device, Some(DeviceArg::Cuda));
+        let gpus = (parallel.base_gpu_id, parallel.gpu_id_step);
+        assert_eq!(gpus, (Some(4), Some(0)));
     }
 
     #[test]

@@ -1,6 +1,8 @@
-//! `lockstep pack`: fills a folder of packed weights before a server starts.
+//! `lockstep pack`: fills a folder before a server starts, with packed weights for the
+//! processor or with compiled kernels for GPUs.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -10,7 +12,7 @@ use lockstep_config::args::ModelArgs;
 use lockstep_process::exit;
 use lockstep_tp_worker::worker::WeightOrigin;
 use lockstep_tp_worker::worker::local::{LocalGroup, LocalOptions, OnProgress};
-use lockstep_types::{Algorithms, ConfigError};
+use lockstep_types::{Algorithms, ConfigError, DeviceKind};
 
 use crate::console;
 use crate::rank_args::RankArgs;
@@ -25,7 +27,8 @@ pub(crate) struct PackArgs {
     model: ModelArgs,
 }
 
-/// Packs the weights that are not packed yet, and prints the files' names on stdout.
+/// Packs the weights that are not packed yet, and prints the files' names on stdout. For GPUs
+/// compiles the kernels that are not compiled yet.
 pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8> {
     if args.model.weight_cache.is_none() {
         let why = "no folder is named; give --weight-cache DIR";
@@ -47,6 +50,11 @@ pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8
     };
     let group = LocalGroup::start(engine, &options)?;
     bars.clear()?;
+    if engine.device.kind != DeviceKind::Cpu {
+        let folder = node.weight_cache.as_deref().unwrap_or(Path::new(""));
+        console::print(&kernels(&folder.join(lockstep_devices::KERNELS))?)?;
+        return Ok(exit::OK);
+    }
     for (rank, origin) in group.weight_origins().iter().enumerate() {
         console::print(&format!("rank {rank}: {}", outcome(origin)?))?;
     }
@@ -61,6 +69,22 @@ pub(crate) fn serve_args(args: &PackArgs) -> ServeArgs {
     serve.speculation.speculative_algorithm = Some("none".into());
     args.ranks.give_to(&mut serve);
     serve
+}
+
+/// Text about the kernels in `folder`.
+fn kernels(folder: &Path) -> anyhow::Result<String> {
+    let files = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    let count = files.count();
+    if count == 0 {
+        bail!(
+            "{} has no compiled kernels: nothing could be written there",
+            folder.display()
+        );
+    }
+    let shown = folder.display();
+    Ok(format!(
+        "{shown} has {count} files of compiled kernels; GPUs keep no packed weights"
+    ))
 }
 
 /// Text about a rank's file; the warnings as an error if there is none.

@@ -1,7 +1,7 @@
 //! Options of the ranks that run as threads of one command.
 
 use clap::builder::RangedU64ValueParser;
-use lockstep_config::ServeArgs;
+use lockstep_config::{ServeArgs, args::DeviceArg};
 
 /// Ranks of a command that serves nobody.
 #[derive(Debug, Clone, clap::Args)]
@@ -39,6 +39,15 @@ pub(crate) struct RankArgs {
         value_parser = RangedU64ValueParser::<usize>::new().range(1..)
     )]
     threads: Option<usize>,
+    /// What the model is computed on, as of `lockstep serve` [default: auto].
+    #[arg(long, env = "LOCKSTEP_DEVICE", value_name = "DEVICE")]
+    device: Option<DeviceArg>,
+    /// Number of the first GPU that is used, counted from 0 [default: 0].
+    #[arg(long, env = "LOCKSTEP_BASE_GPU_ID", value_name = "GPU")]
+    base_gpu_id: Option<usize>,
+    /// Distance of the GPUs of neighbouring ranks; 0: they share one [default: 1].
+    #[arg(long, env = "LOCKSTEP_GPU_ID_STEP", value_name = "STEP")]
+    gpu_id_step: Option<usize>,
 }
 
 impl RankArgs {
@@ -48,6 +57,9 @@ impl RankArgs {
         serve.parallel.dp_size = Some(self.dp_size);
         serve.parallel.enable_dp_attention = self.enable_dp_attention;
         serve.parallel.threads_per_rank = self.threads;
+        serve.parallel.device = self.device;
+        serve.parallel.base_gpu_id = self.base_gpu_id;
+        serve.parallel.gpu_id_step = self.gpu_id_step;
         serve.schedule.max_running_requests = Some(self.dp_size);
     }
 }

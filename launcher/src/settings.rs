@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use lockstep_config::{ConfigFile, Hardware, Resolved, ServeArgs, args::DeviceArg, resolve};
+use lockstep_config::{ConfigFile, Hardware, Resolved, ServeArgs, resolve};
 use lockstep_process::logging;
 use lockstep_traces::Destination;
 use lockstep_types::{Algorithms, ConfigError};
@@ -74,9 +74,7 @@ impl Settings {
                 source,
             };
             args.model.model_path = Some(demo::unpack(run_dir.path()).map_err(failed)?);
-            if let None | Some(DeviceArg::Cpu) = args.parallel.device {
-                args.parallel.tp_size.get_or_insert(demo::TP_SIZE);
-            }
+            args.parallel.tp_size_on_cpu = Some(demo::TP_SIZE);
             demo_head = demo::speculate(&mut args.speculation, algorithms, run_dir.path())
                 .map_err(failed)?;
         }

@@ -2,7 +2,7 @@
 
 use lockstep_types::generation::GenerationParams;
 
-use crate::{WireError, pb::lockstep as pb};
+use crate::{WireError, constraint, pb::lockstep as pb};
 
 /// Makes both conversions for each message that has the fields of [`GenerationParams`].
 macro_rules! with_generation {
@@ -15,16 +15,20 @@ macro_rules! with_generation {
                     sampling: sampling.ok_or(WireError::Missing("sampling"))?.try_into()?,
                     logprobs: self.logprobs.take().unwrap_or_default().into(),
                     max_draft_steps: self.max_draft_steps,
+                    constraint: self.constraint.take().map(constraint::read).transpose()?,
                 })
             }
 
             /// Returns the message with these generation parameters.
             pub(crate) fn with_generation(self, generation: GenerationParams) -> Self {
-                let GenerationParams { sampling, logprobs, max_draft_steps } = generation;
+                let GenerationParams {
+                    sampling, logprobs, max_draft_steps, constraint
+                } = generation;
                 Self {
                     sampling: Some(sampling.into()),
                     logprobs: Some(logprobs.into()),
                     max_draft_steps,
+                    constraint: constraint.as_deref().map(constraint::write),
                     ..self
                 }
             }

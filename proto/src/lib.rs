@@ -10,6 +10,7 @@ pub mod limits;
 pub mod pb;
 
 mod codec;
+mod constraint;
 mod drafter;
 mod error;
 mod generation;

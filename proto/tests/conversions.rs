@@ -1,8 +1,11 @@
 //! Plain data arrives as it was sent: as a message, as bytes, and back.
 
+use std::sync::Arc;
+
 use lockstep_adaptive::DepthRange;
 use lockstep_proto::pb::lockstep as pb;
 use lockstep_types::{
+    constraint::{Constraint, ConstraintKind, Reasoning, Whitespace},
     drafter::{CorpusCommand, CorpusSize, DrafterCommand, DrafterReply, DrafterResult},
     generation::GenerationParams,
     request::{
@@ -55,13 +58,44 @@ fn logprob_params() -> impl Strategy<Value = LogprobParams> {
 }
 
 fn generation() -> impl Strategy<Value = GenerationParams> {
-    (sampling(), logprob_params(), any::<Option<u32>>()).prop_map(
-        |(sampling, logprobs, max_draft_steps)| GenerationParams {
-            sampling,
-            logprobs,
-            max_draft_steps,
-        },
+    let constraint = option::of(constraint().prop_map(Arc::new));
+    (
+        sampling(),
+        logprob_params(),
+        any::<Option<u32>>(),
+        constraint,
     )
+        .prop_map(
+            |(sampling, logprobs, max_draft_steps, constraint)| GenerationParams {
+                sampling,
+                logprobs,
+                max_draft_steps,
+                constraint,
+            },
+        )
+}
+
+fn constraint() -> impl Strategy<Value = Constraint> {
+    let kind = prop_oneof![
+        Just(ConstraintKind::JsonSchema),
+        Just(ConstraintKind::Regex),
+        Just(ConstraintKind::Lark),
+        Just(ConstraintKind::Choice),
+    ];
+    let whitespace = prop_oneof![Just(Whitespace::Bounded), Just(Whitespace::Compact)];
+    let marks = (option::of(any::<String>()), any::<String>());
+    let after = option::of(marks.prop_map(|(open, close)| Reasoning {
+        open: open.map(Into::into),
+        close: close.into(),
+    }));
+    (kind, any::<String>(), whitespace, after).prop_map(|(kind, text, whitespace, after)| {
+        Constraint {
+            kind,
+            text: text.into(),
+            whitespace,
+            after,
+        }
+    })
 }
 
 fn logprobs() -> impl Strategy<Value = Vec<TokenLogprob>> {

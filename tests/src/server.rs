@@ -24,6 +24,7 @@ pub struct Options {
     limits: Vec<String>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    unset: Vec<&'static str>,
     unread: bool,
 }
 
@@ -36,6 +37,7 @@ impl Options {
             limits: Vec::new(),
             arguments: Vec::new(),
             environment: Vec::new(),
+            unset: Vec::new(),
             unread: false,
         }
         .set("--tp-size", "2")
@@ -79,6 +81,13 @@ impl Options {
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Removes an environment variable.
+    #[must_use]
+    pub fn without_env(mut self, name: &'static str) -> Self {
+        self.unset.push(name);
         self
     }
 
@@ -180,6 +189,11 @@ impl Server {
             if name.to_string_lossy().starts_with("LOCKSTEP_") {
                 command.env_remove(name);
             }
+        }
+        // Cargo puts fakes of CUDA's libraries where programs look for them.
+        command.env("LOCKSTEP_DEVICE", "cpu");
+        for name in &options.unset {
+            command.env_remove(name);
         }
         command.envs(options.environment);
         let launcher = command.spawn().expect("the program under test");

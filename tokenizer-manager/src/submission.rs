@@ -230,6 +230,7 @@ fn check_spec(config: &EngineConfig, spec: &GenerateSpec) -> ApiResult<Checked> 
             sampling,
             logprobs,
             max_draft_steps: speculative::max_draft_steps(spec.speculative, &config.speculation)?,
+            constraint: None,
         },
         n,
         seed: spec.sampling.seed,

@@ -3,6 +3,7 @@
 mod agreement;
 mod batch;
 mod choices;
+mod constraints;
 mod draft_stage;
 mod emit;
 mod error;
@@ -39,6 +40,7 @@ use lockstep_types::{EngineConfig, MatrixRole};
 use agreement::Agreement;
 use batch::BatchBuffers;
 use choices::Choices;
+use constraints::Constraints;
 use draft_stage::DraftStage;
 use faults::Faults;
 use outcome::Outcomes;
@@ -64,6 +66,7 @@ pub struct Worker<B: Backend> {
     transformer: Transformer<B>,
     cache: ModelCache<B>,
     slots: Slots,
+    constraints: Constraints,
     passes: PassRegistry,
     /// The rows of the step.
     tasks: Vec<RowTask>,
@@ -138,6 +141,7 @@ impl<B: Backend + 'static> Worker<B> {
             config: config.clone(),
             drafters: drafters.clone(),
             slots: Slots::new(&limits),
+            constraints: Constraints::new(&config.model),
             batch: BatchBuffers::new(&limits),
             choices: Choices::new(&limits),
             sampler: Sampler::new(config.model.vocab_size),
@@ -276,6 +280,14 @@ impl<B: Backend + 'static> Worker<B> {
     /// and on ranks that do not draft.
     pub fn drafter_commands(&self) -> Option<Arc<dyn CommandHandler>> {
         self.drafting.commands()
+    }
+
+    /// Begins to read the vocabulary, on a lead, so that the first constrained request need not
+    /// wait for it. A model without a tokenizer has none, and its requests are not constrained.
+    pub fn read_vocabulary(&self) {
+        if self.backend.leads(Axis::Attention) {
+            self.constraints.read_vocabulary();
+        }
     }
 
     /// Returns the prepared passes.

@@ -98,6 +98,9 @@ pub trait Footprint {
     /// model's heads.
     fn shared_part(&self, model: &ModelConfig, attn_tp_size: usize) -> u32;
 
+    /// Returns true if this machine has a device of that kind, even one that can't be used.
+    fn exists(&self, kind: DeviceKind) -> bool;
+
     /// Returns the memory of device `number` of that kind; `None` if it is the host's memory.
     ///
     /// # Errors

@@ -1,8 +1,13 @@
 //! Parameters by which a request's tokens are generated.
 
+use std::sync::Arc;
+
 use lockstep_adaptive::Digest;
 
-use crate::sampling::{LogprobParams, SamplingParams};
+use crate::{
+    constraint::Constraint,
+    sampling::{LogprobParams, SamplingParams},
+};
 
 /// Everything that workers need to know of a request's generation, beside its tokens. The
 /// planner hands it from the request to the slot as a whole.
@@ -14,6 +19,8 @@ pub struct GenerationParams {
     pub logprobs: LogprobParams,
     /// Most draft steps; 0 = no speculation; `None` = as the plans say.
     pub max_draft_steps: Option<u32>,
+    /// Language that the output belongs to; `None` = the output is free.
+    pub constraint: Option<Arc<Constraint>>,
 }
 
 impl From<SamplingParams> for GenerationParams {
@@ -35,9 +42,14 @@ impl GenerationParams {
             sampling,
             logprobs,
             max_draft_steps,
+            constraint,
         } = self;
         sampling.digest(digest);
         logprobs.digest(digest);
         digest.option(*max_draft_steps);
+        digest.word(u64::from(constraint.is_some()));
+        if let Some(constraint) = constraint {
+            constraint.digest(digest);
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod constraint;
 pub mod drafter;
 pub mod generation;
 pub mod request;

@@ -26,6 +26,7 @@ const FLOORS: [&[&str]; 13] = [
     ],
     &[
         "config",
+        "constraint",
         "ports",
         "traces",
         "tp-worker/backend-cpu",

@@ -6,27 +6,64 @@ use lockstep_backend::{
 use lockstep_devices::Device;
 use lockstep_types::{EngineConfig, KvCacheDtype};
 
-use super::parts::{Bench, Line};
+use serde_json::Value;
+
+use super::parts::{Alone, Bench, COLUMNS, Ceilings, Line};
+use super::sink::Sink;
 use super::sizes::Requests;
 use crate::kernels::{Call, Shape, Times, fill, filled, staged};
+use crate::report::{object, progress};
+
+/// Kernels of attention, with the one that reads memory to empty the caches.
+const ATTEND: &[&str] = &["attend", "read_all"];
+const MERGE: &[&str] = &["attention_merge", "read_all"];
+const PLAN: &[&str] = &["attention_plan", "read_all"];
+/// Most rows of the output head: a prompt wants the logits of its last token alone.
+const HEAD_ROWS: usize = 512;
 
 /// Measures kernels.
 pub struct Kernels<'a, B> {
-    bench: &'a mut Bench<B>,
-    shape: &'a Shape,
-    config: &'a EngineConfig,
-    /// The kernels measured so far.
-    pub lines: Vec<Line>,
+    pub bench: &'a mut Bench<B>,
+    pub shape: &'a Shape,
+    pub config: &'a EngineConfig,
+    ceilings: &'a Ceilings,
+    sink: &'a mut Sink,
+    part: &'static str,
+    /// The figures of the kernels measured so far, by [`COLUMNS`].
+    pub figures: Vec<Vec<Value>>,
 }
 
 impl<'a, B: Device> Kernels<'a, B> {
-    pub fn new(bench: &'a mut Bench<B>, shape: &'a Shape, config: &'a EngineConfig) -> Self {
+    pub fn new(
+        bench: &'a mut Bench<B>,
+        shape: &'a Shape,
+        config: &'a EngineConfig,
+        ceilings: &'a Ceilings,
+        sink: &'a mut Sink,
+    ) -> Self {
         Self {
             bench,
             shape,
             config,
-            lines: Vec::new(),
+            ceilings,
+            sink,
+            part: "",
+            figures: Vec::new(),
         }
+    }
+
+    /// Names the part that the next figures belong to.
+    pub fn begin(&mut self, part: &'static str) {
+        self.part = part;
+        progress(part);
+    }
+
+    /// Keeps a measured kernel.
+    pub fn keep(&mut self, line: Line) -> anyhow::Result<()> {
+        let cells = line.cells(self.ceilings);
+        self.sink.write(self.part, object(&COLUMNS, &cells))?;
+        self.figures.push(cells);
+        Ok(())
     }
 
     /// Measures every product of a layer, and the output head, for each number of rows.
@@ -38,20 +75,21 @@ impl<'a, B: Device> Kernels<'a, B> {
             let turns = self.bench.turns(bytes);
             let matrices = (0..turns as u64).map(|key| self.bench.matrix(of, key));
             let matrices: Vec<B::Matrix> = matrices.collect::<anyhow::Result<_>>()?;
-            for &rows in rows {
+            let is_head = of == self.shape.head();
+            for &rows in rows.iter().filter(|rows| !is_head || **rows <= HEAD_ROWS) {
                 let backend = &mut self.bench.backend;
                 let x = filled(backend, rows, of.cols, Holds::Operand)?;
                 let mut out = backend.tensor(rows, of.rows, Holds::Sum)?;
                 let times = self.bench.times(turns, |backend, turn| {
                     backend.matmul(&x, Linear::unbiased(&matrices[turn]), &mut out);
                 })?;
-                self.lines.push(Line {
+                self.keep(Line {
                     kernel: format!("product {}", of.name),
                     size: format!("{rows} x {} x {}", of.cols, of.rows),
                     times,
                     bytes: (bytes + rows * (element * of.cols + 4 * of.rows)) as f64,
                     operations: 2.0 * rows as f64 * (of.rows * of.cols) as f64,
-                });
+                })?;
             }
         }
         Ok(())
@@ -59,43 +97,85 @@ impl<'a, B: Device> Kernels<'a, B> {
 
     /// Measures one new token of each request over its cached tokens.
     pub fn attention(&mut self, of: Requests) -> anyhow::Result<()> {
+        let call = Call::new(of.requests, 1, of.tokens, self.config.kv.page_size);
+        self.attend(
+            &call,
+            "decode",
+            &of.to_string(),
+            of.requests * (of.tokens + 1),
+        )
+    }
+
+    /// Measures a prompt that attends to itself.
+    pub fn prompt(&mut self, tokens: usize) -> anyhow::Result<()> {
+        let call = Call::new(1, tokens, 0, self.config.kv.page_size);
+        self.attend(&call, "prompt", &tokens.to_string(), tokens)
+    }
+
+    /// Measures attention whole and its kernels by themselves. The batch reads `cached`
+    /// positions.
+    fn attend(&mut self, call: &Call, what: &str, size: &str, cached: usize) -> anyhow::Result<()> {
+        if self.config.kv.dtype == KvCacheDtype::Int8 {
+            anyhow::bail!("keys and values in 8-bit integers are not measured");
+        }
         let page_size = self.config.kv.page_size;
         let attention = self.shape.attention();
-        let each = (of.tokens + 1).div_ceil(page_size);
+        let (pages, tokens) = (call.pages(), call.tokens());
+        let kv = self.cache_shape(pages * page_size);
+        let token = kv.bytes_per_token();
+        let backend = &mut self.bench.backend;
+        let mut cache = backend.kv_cache(&kv)?;
+        self.write_all(&mut cache, &kv)?;
+        let backend = &mut self.bench.backend;
+        let qkv = filled(backend, tokens, attention.qkv_width(), Holds::Sum)?;
+        let mut out = backend.tensor(tokens, attention.out_width(), Holds::Operand)?;
+        let inputs = staged(backend, &call.batch(), page_size)?;
+        let mut run = |backend: &mut B, layer| {
+            backend.attention(&mut cache, layer, &qkv, &attention, &inputs, &mut out);
+        };
+        let times = self.bench.times(kv.layers, &mut run)?;
+        let per_pair = 4 * attention.heads * attention.head_dim;
+        let operations = (call.pairs() * per_pair) as f64;
+        self.keep(Line {
+            kernel: format!("attention {what}"),
+            size: size.to_owned(),
+            times,
+            bytes: (cached * token) as f64,
+            operations,
+        })?;
+        // The plan is made once for all layers of a pass.
+        for (names, label, calls, bytes, operations) in [
+            (ATTEND, "attend", kv.layers, cached * token, operations),
+            (MERGE, "attention_merge", kv.layers, 0, 0.0),
+            (PLAN, "attention_plan", 1, 0, 0.0),
+        ] {
+            let of = Alone {
+                names,
+                label: &format!("{label} of {what}"),
+                size: size.to_owned(),
+                calls,
+                bytes: bytes as f64,
+                operations,
+            };
+            self.alone(of, &mut run)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the shape of a cache of `cells`, with as many layers as are used in turn.
+    pub fn cache_shape(&self, cells: usize) -> KvShape {
+        let (page_size, attention) = (self.config.kv.page_size, self.shape.attention());
         let mut kv = KvShape {
             group: 0,
             layers: 1,
             kv_heads: attention.kv_heads,
             head_dim: attention.head_dim,
-            pages: of.requests * each,
+            pages: cells.div_ceil(page_size),
             page_size,
             dtype: self.config.kv.dtype,
         };
-        let token = kv.bytes_per_token();
-        kv.layers = self.bench.turns(token * of.requests * of.tokens);
-        if self.config.kv.dtype == KvCacheDtype::Int8 {
-            anyhow::bail!("keys and values in 8-bit integers are not measured");
-        }
-        let backend = &mut self.bench.backend;
-        let mut cache = backend.kv_cache(&kv)?;
-        self.write_all(&mut cache, &kv)?;
-        let backend = &mut self.bench.backend;
-        let call = Call::new(of.requests, 1, of.tokens, page_size);
-        let qkv = filled(backend, of.requests, attention.qkv_width(), Holds::Sum)?;
-        let mut out = backend.tensor(of.requests, attention.out_width(), Holds::Operand)?;
-        let inputs = staged(backend, &call.batch(), page_size)?;
-        let times = self.bench.times(kv.layers, |backend, layer| {
-            backend.attention(&mut cache, layer, &qkv, &attention, &inputs, &mut out);
-        })?;
-        let per_pair = 4 * attention.heads * attention.head_dim;
-        self.lines.push(Line {
-            kernel: "attention decode".to_owned(),
-            size: of.to_string(),
-            times,
-            bytes: (of.requests * (of.tokens + 1) * token) as f64,
-            operations: (call.pairs() * per_pair) as f64,
-        });
-        Ok(())
+        kv.layers = self.bench.turns(kv.bytes_per_token() * cells);
+        kv
     }
 
     /// Writes every cell with random numbers. Each page is a request of its own here, so
@@ -120,12 +200,15 @@ impl<'a, B: Device> Kernels<'a, B> {
         Ok(())
     }
 
-    /// Measures the choice of tokens from rows of logits, by top-k and top-p.
-    pub fn choosing(&mut self, rows: usize) -> anyhow::Result<()> {
+    /// Measures the choice of tokens from rows of logits, by top-k and top-p or the likeliest.
+    pub fn choosing(&mut self, rows: usize, greedy: bool) -> anyhow::Result<()> {
         let (vocab, repeat) = (self.shape.vocab, self.bench.repeat);
         let call = Call::new(rows, 1, 0, 1);
         let wanted = call.last(rows);
-        let choices = Choices::new(&wanted);
+        let choices = match greedy {
+            true => Choices::greedy(&wanted),
+            false => Choices::new(&wanted),
+        };
         let backend = &mut self.bench.backend;
         let batch = Batch {
             choices: choices.batch(),
@@ -147,14 +230,14 @@ impl<'a, B: Device> Kernels<'a, B> {
                 seconds.push(took);
             }
         }
-        self.lines.push(Line {
-            kernel: "choose, top-k and top-p".to_owned(),
+        let how = if greedy { "greedy" } else { "top-k and top-p" };
+        self.keep(Line {
+            kernel: format!("choose, {how}"),
             size: format!("{rows} x {vocab}"),
             times: Times::of(seconds),
             bytes: (4 * rows * vocab) as f64,
             operations: 0.0,
-        });
-        Ok(())
+        })
     }
 }
 
@@ -166,15 +249,25 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// The choices of requests that want the logits of these tokens.
+    /// The choices of requests that want the logits of these tokens, by top-k and top-p.
     pub fn new(wanted: &[u32]) -> Self {
+        let how = ChoiceMethod::Sample {
+            temperature: 0.8,
+            top_k: 50,
+            top_p: 0.95,
+            min_p: 0.0,
+        };
+        Self::by(how, wanted)
+    }
+
+    /// The likeliest token for each of these requests.
+    pub fn greedy(wanted: &[u32]) -> Self {
+        Self::by(ChoiceMethod::Greedy, wanted)
+    }
+
+    fn by(how: ChoiceMethod, wanted: &[u32]) -> Self {
         let choice = |seed| Choice {
-            how: ChoiceMethod::Sample {
-                temperature: 0.8,
-                top_k: 50,
-                top_p: 0.95,
-                min_p: 0.0,
-            },
+            how,
             seed,
             position: 1,
         };

@@ -1,6 +1,8 @@
 //! Parts that all measurements of a device share: the open device, its ceilings, and the lines
 //! of the report.
 
+use std::path::Path;
+
 use lockstep_backend::{
     BackendError, Holds, HostMatrix, Linear, MatrixRole, PassKey, RandomBlock, RandomMatrix,
     RandomNumbers, WeightFormat,
@@ -32,10 +34,12 @@ pub struct Bench<B> {
 }
 
 impl<B: Device> Bench<B> {
-    /// Opens the device. It will record passes of `graphs` tokens.
+    /// Opens the device. It will record passes of `graphs` tokens. Compiled kernels are kept in
+    /// `folder`.
     pub fn open(
         config: &EngineConfig,
         graphs: &[usize],
+        folder: Option<&Path>,
         repeat: usize,
         working_set: usize,
     ) -> anyhow::Result<Self> {
@@ -43,7 +47,7 @@ impl<B: Device> Bench<B> {
             graphs,
             ..DeviceOptions::new(config)
         };
-        let mut backend = B::open(&options.of_rank(0, None), Box::new(Single::new()))?;
+        let mut backend = B::open(&options.of_rank(0, folder), Box::new(Single::new()))?;
         backend.prepare_meter(working_set)?;
         Ok(Self {
             backend,
@@ -51,6 +55,18 @@ impl<B: Device> Bench<B> {
             working_set,
             format: WeightFormat::of(config.model.quantization, MatrixRole::Projection),
         })
+    }
+
+    /// Runs a call once, as a pass of its own.
+    pub fn once(&mut self, mut call: impl FnMut(&mut B, usize)) -> anyhow::Result<()> {
+        let mut passes = B::Passes::default();
+        let mut work = |backend: &mut B| -> Result<(), BackendError> {
+            call(backend, 0);
+            Ok(())
+        };
+        let mut pass = |backend: &mut B| backend.pass(&mut passes, ONE, &mut work);
+        self.backend.measure(0, &mut pass)?;
+        Ok(())
     }
 
     /// Measures the time of one call. The device records `calls` different calls as one pass and
@@ -76,6 +92,31 @@ impl<B: Device> Bench<B> {
             seconds.push(self.backend.measure(1, &mut pass)? / calls as f64);
         }
         Ok(Times::of(seconds))
+    }
+
+    /// Measures the time of one call whose arrays no cache holds: memory larger than any cache is
+    /// read before each call, and the time of the reading is taken off.
+    pub fn cold_times(
+        &mut self,
+        calls: usize,
+        mut call: impl FnMut(&mut B, usize),
+    ) -> anyhow::Result<Times> {
+        /// Bytes that are read: twice the caches of today's GPUs.
+        const EVICTING: usize = 256 << 20;
+        /// Calls that are measured together: the reading takes most of the time.
+        const CALLS: usize = 8;
+        let calls = calls.min(CALLS);
+        let reading = self.times(calls, |backend, _| backend.read_memory(EVICTING))?;
+        let both = self.times(calls, |backend, number| {
+            backend.read_memory(EVICTING);
+            call(backend, number);
+        })?;
+        let less = |seconds: f64| (seconds - reading.median).max(0.0);
+        Ok(Times {
+            median: less(both.median),
+            min: less(both.min),
+            max: less(both.max),
+        })
     }
 
     /// Returns the number of arrays of `bytes` bytes to use in turn: as many as
@@ -115,6 +156,11 @@ pub struct Ceilings {
 }
 
 impl Ceilings {
+    /// Returns the least seconds that this many bytes and operations take.
+    pub fn floor(&self, bytes: f64, operations: f64) -> f64 {
+        (bytes / self.copy.median).max(operations / self.product.median)
+    }
+
     /// Measures the two ceilings of memory, and the ceiling of arithmetic by a square product of
     /// `size` rows and columns.
     pub fn measure<B: Device>(bench: &mut Bench<B>, size: usize) -> anyhow::Result<Self> {
@@ -184,13 +230,30 @@ pub struct Line {
     pub operations: f64,
 }
 
+/// Kernels by their names, with the one that reads memory to empty the caches.
+pub type Names = &'static [&'static str];
+
+/// A kernel to be measured by itself.
+pub struct Alone<'a> {
+    pub names: Names,
+    pub label: &'a str,
+    pub size: String,
+    /// Number of different calls.
+    pub calls: usize,
+    /// Bytes that a call reads and writes, at least.
+    pub bytes: f64,
+    pub operations: f64,
+}
+
 /// Column names of [`Line::cells`].
-pub const COLUMNS: [&str; 9] = [
+pub const COLUMNS: [&str; 11] = [
     "kernel",
     "size",
     "us",
     "min us",
     "max us",
+    "floor us",
+    "of floor",
     "GB/s",
     "TFLOP/s",
     "of copy",
@@ -201,13 +264,20 @@ impl Line {
     /// Returns the kernel's figures, and its parts of the ceilings.
     pub fn cells(&self, ceilings: &Ceilings) -> Vec<Value> {
         let seconds = self.times.median;
-        let rate = |amount: f64| amount / seconds;
+        // A time that is taken as a difference may be zero.
+        let rate = |amount: f64| match seconds > 0.0 {
+            true => amount / seconds,
+            false => 0.0,
+        };
+        let floor = ceilings.floor(self.bytes, self.operations);
         vec![
             json!(self.kernel),
             json!(self.size),
             json!(seconds * 1e6),
             json!(self.times.min * 1e6),
             json!(self.times.max * 1e6),
+            json!(floor * 1e6),
+            json!(rate(floor)),
             json!(rate(self.bytes) * 1e-9),
             json!(rate(self.operations) * 1e-12),
             json!(rate(self.bytes) / ceilings.copy.median),

@@ -10,41 +10,52 @@ use lockstep_model::{
 use lockstep_types::{EngineConfig, LayerSpec, ModelConfig};
 use serde_json::{Value, json};
 
-use super::Args;
 use super::kernels::Choices;
 use super::parts::{Bench, Ceilings};
+use super::sink::Sink;
 use super::sizes::Requests;
+use super::{Args, Measure, Part};
 use crate::kernels::{Call, Times};
 use crate::report::{Table, progress};
 
 /// The tables of all passes: with graphs, and launch by launch.
 pub fn measure<B: Device>(
-    args: &Args,
-    config: &EngineConfig,
+    of: &Measure<'_>,
     ceilings: &Ceilings,
+    sink: &mut Sink,
 ) -> anyhow::Result<Vec<Table>> {
+    let (args, config) = (of.args, of.config);
     let mut tables = Tables::new();
     let disabled = config.graphs.is_empty();
-    for graphs in [&config.graphs[..], &[]] {
+    let recorded = (!disabled).then_some(&config.graphs[..]);
+    for graphs in recorded.into_iter().chain([&[][..]]) {
         let recorded = !graphs.is_empty();
-        if !recorded || !disabled {
-            let how = if recorded {
-                "recorded"
-            } else {
-                "launch by launch"
-            };
-            progress(&format!("steps, {how}"));
-            let mut model: Loaded<B> = Loaded::new(args, config, graphs)?;
-            if recorded {
-                tables.recording.row(model.record()?);
-            }
-            for of in &args.decode {
-                let row = model.decode(args, *of, how, ceilings)?;
-                tables.steps.row(row);
-            }
-            if recorded || disabled {
-                tables.prefill.row(model.prefill(args.prefill, ceilings)?);
-            }
+        let steps = args.measures(match recorded {
+            true => Part::Steps,
+            false => Part::Launches,
+        });
+        let prompt = args.measures(Part::Prompt) && (recorded || disabled);
+        if !steps && !prompt {
+            continue;
+        }
+        let how = if recorded {
+            "recorded"
+        } else {
+            "launch by launch"
+        };
+        progress(&format!("passes, {how}"));
+        let mut model: Loaded<B> = Loaded::new(of, graphs)?;
+        if recorded && steps {
+            tables.recording.row(model.record()?);
+            sink.write("recording", tables.recording.last())?;
+        }
+        for of in args.decode.iter().filter(|_| steps) {
+            tables.steps.row(model.decode(args, *of, how, ceilings)?);
+            sink.write("steps", tables.steps.last())?;
+        }
+        if prompt {
+            tables.prefill.row(model.prefill(args.prefill, ceilings)?);
+            sink.write("prompt", tables.prefill.last())?;
         }
     }
     Ok(vec![tables.steps, tables.prefill, tables.recording])
@@ -105,9 +116,11 @@ struct Loaded<B: Device> {
 }
 
 impl<B: Device> Loaded<B> {
-    fn new(args: &Args, config: &EngineConfig, graphs: &[usize]) -> anyhow::Result<Self> {
+    fn new(of: &Measure<'_>, graphs: &[usize]) -> anyhow::Result<Self> {
+        let Measure { args, config, kept } = *of;
         let page_size = config.kv.page_size;
-        let mut bench: Bench<B> = Bench::open(config, graphs, args.repeat, args.working_set << 20)?;
+        let working_set = args.working_set << 20;
+        let mut bench: Bench<B> = Bench::open(config, graphs, kept, args.repeat, working_set)?;
         let requests = args.decode.iter().map(|of| of.requests).max().unwrap_or(1);
         let limits = ForwardLimits {
             max_tokens: args.prefill.max(requests),

@@ -17,9 +17,17 @@ fn no_demo(_folder: &Path) -> io::Result<PathBuf> {
 }
 
 fn report(line: &str) -> anyhow::Result<Report> {
+    report_of(64, line)
+}
+
+/// Measures a small model of this hidden size.
+fn report_of(hidden: usize, line: &str) -> anyhow::Result<Report> {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/architectures/llama");
     let folder = tempfile::tempdir()?;
-    std::fs::copy(model.join("config.json"), folder.path().join("config.json"))?;
+    let text = std::fs::read_to_string(model.join("config.json"))?;
+    let mut config: serde_json::Value = serde_json::from_str(&text)?;
+    config["hidden_size"] = serde_json::json!(hidden);
+    std::fs::write(folder.path().join("config.json"), config.to_string())?;
     let path = folder.path().display();
     let line = format!("device --model-path {path} --load-format dummy {line}");
     let Command { args } = Command::try_parse_from(line.split_whitespace())?;
@@ -30,11 +38,19 @@ fn report(line: &str) -> anyhow::Result<Report> {
 /// the work that it was asked for.
 #[test]
 fn every_measurement_has_its_figures() -> anyhow::Result<()> {
-    let json = report(
-        "--device cuda --rows 1,80 --attention 2x20 --decode 1x20,3x20 --prefill 16 --sampled 3 \
-         --peak 64 --working-set 1 --steps 2 --repeat 3",
-    )?
+    let folder = tempfile::tempdir()?;
+    let lines = folder.path().join("lines");
+    let kept = folder.path().join("kept");
+    let json = report(&format!(
+        "--device cuda --rows 1,80 --attention 2x20,1x300 --decode 1x20,3x20 --prefill 16 \
+         --sampled 3 --elementwise 1,80 --peak 64 --working-set 1 --steps 2 --repeat 3 \
+         --lines {} --weight-cache {}",
+        lines.display(),
+        kept.display()
+    ))?
     .to_json();
+    let names = std::fs::read_dir(kept.join(lockstep_devices::KERNELS))?;
+    assert!(names.count() > 10, "compiled kernels are kept");
     let text = serde_json::to_string(&json)?;
     let json: serde_json::Value = serde_json::from_str(&text)?;
     let figure = |row: &serde_json::Value, name: &str| {
@@ -52,8 +68,26 @@ fn every_measurement_has_its_figures() -> anyhow::Result<()> {
     for product in ["qkv", "o", "gate_up", "down", "lm_head"] {
         assert_eq!(count(&format!("product {product}")), 2, "{text}");
     }
-    assert_eq!(count("attention decode"), 1);
-    assert_eq!(count("choose, top-k and top-p"), 1);
+    for (kernel, lines) in [
+        ("attention decode", 2),
+        ("attend of decode", 2),
+        // Only the longer one has several spans, but the kernel is launched for both.
+        ("attention_merge of decode", 2),
+        ("attention_plan of decode", 2),
+        ("attention prompt", 1),
+        ("choose, top-k and top-p", 1),
+        ("choose, greedy", 1),
+        ("rms_norm", 2),
+        ("rms_norm, cached", 1),
+        ("silu_mul", 2),
+        ("rotate_and_store", 2),
+        ("attention_plan of prompt", 1),
+        ("rms_norm of the parts of o", 1),
+        ("empty, behind another", 2),
+        ("reading the cache", 1),
+    ] {
+        assert_eq!(count(kernel), lines, "{kernel}: {text}");
+    }
     let table = |title: &str| {
         json["tables"][title]
             .as_array()
@@ -63,6 +97,13 @@ fn every_measurement_has_its_figures() -> anyhow::Result<()> {
     let ceilings = table("Ceilings of this run");
     assert_eq!(ceilings.len(), 3);
     assert!(ceilings.iter().all(|row| figure(row, "median")));
+    let bits = table("Bits of wgmma beside mma.sync");
+    let why = bits[0]["not compared"].as_str();
+    match lockstep_fake_cuda::seed(1) {
+        true => assert!(why.is_some_and(|why| why.contains("wgmma")), "{text}"),
+        // A GPU has wgmma or says that it has not.
+        false => assert!(why.is_some() || figure(&bits[0], "different"), "{text}"),
+    }
     let steps = table("Decode steps, tokens chosen on the device");
     assert_eq!(steps.len(), 4, "{text}");
     for row in &steps {
@@ -90,6 +131,58 @@ fn every_measurement_has_its_figures() -> anyhow::Result<()> {
     );
     let [took, reserved] = ["MiB", "MiB reserved"].map(|name| recording[0][name].as_f64());
     assert!(Some(0.0) < took && took <= reserved, "{text}");
+    every_figure_has_its_line(&std::fs::read_to_string(lines)?, &json)
+}
+
+/// Compares lines that were written meanwhile with the report.
+fn every_figure_has_its_line(lines: &str, report: &serde_json::Value) -> anyhow::Result<()> {
+    let lines: Vec<serde_json::Value> = lines
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
+    assert!(lines.iter().all(|line| line["at s"].is_number()));
+    let tables = report["tables"].as_object().into_iter().flatten();
+    let tables = tables.filter_map(|(_, rows)| rows.as_array());
+    let rows = report["rows"].as_array();
+    let rows: Vec<_> = rows.into_iter().chain(tables).flatten().collect();
+    assert_eq!(lines.len(), rows.len());
+    for row in rows {
+        let row = row.as_object().map(Clone::clone).unwrap_or_default();
+        let holds = |line: &&serde_json::Value| row.iter().all(|(name, of)| line[name] == *of);
+        assert!(lines.iter().any(|line| holds(&line)), "{row:?}");
+    }
+    Ok(())
+}
+
+/// A part that is asked for by itself brings nothing else.
+#[test]
+fn parts_are_measured_alone() -> anyhow::Result<()> {
+    let sizes = "--device cuda --decode 1x8 --prefill 8 --peak 64 --working-set 1 --repeat 1";
+    let report = report(&format!("{sizes} --only latency"))?.to_json();
+    let rows = report["rows"].as_array().map_or(0, Vec::len);
+    assert_eq!(rows, 3, "{report}");
+    let tables = report["tables"].as_object().map_or(0, |tables| {
+        tables
+            .values()
+            .filter(|rows| **rows != serde_json::json!([]))
+            .count()
+    });
+    assert_eq!(tables, 1, "the ceilings: {report}");
+    Ok(())
+}
+
+/// A product of many columns leaves sums in parts, which a kernel adds up.
+#[test]
+fn sums_of_parts_are_measured_where_there_are_parts() -> anyhow::Result<()> {
+    if !lockstep_fake_cuda::seed(1) {
+        return Ok(()); // The number of parts follows from the GPU.
+    }
+    let sizes = "--device cuda --decode 1x8 --prefill 8 --peak 64 --working-set 1 --repeat 1";
+    let report = report_of(1024, &format!("{sizes} --only elementwise --elementwise 1"))?;
+    let json = report.to_json();
+    let rows = json["rows"].as_array().cloned().unwrap_or_default();
+    let sums = rows.iter().find(|row| row["kernel"] == "sum_up of qkv");
+    assert!(sums.is_some_and(|row| row["size"] == "1 x 256"), "{json}");
     Ok(())
 }
 
@@ -102,6 +195,11 @@ fn what_cannot_be_measured_is_refused() {
             "lockstep bench kernels",
         ),
         ("--device cuda --repeat 0", "at least 1"),
+        ("--device cuda --elementwise 1,0", "at least 1"),
+        (
+            "--device cuda --prefill 8 --decode 1x8 --disable-cuda-graph --only steps",
+            "launches",
+        ),
         (
             "--device cuda --tp-size 2 --gpu-id-step 0 --prefill 8 --decode 1x8",
             "--tp-size",

@@ -189,6 +189,16 @@ impl Call {
         (all - count..all).map(number).collect()
     }
 
+    /// Tokens of the batch.
+    pub fn tokens(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Pages of all requests.
+    pub fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
     /// Query and key pairs of one head.
     pub fn pairs(&self) -> usize {
         let seen = |position: &u32| *position as usize + 1;

@@ -56,6 +56,7 @@ pub fn measure(setup: &Setup, shape: &Shape, lines: &mut Vec<Line>) -> anyhow::R
                 params,
                 history: &history,
                 position,
+                allowed: None,
             };
             if let Err(error) = sampler.sample(&logits, request) {
                 failed = Some(error);

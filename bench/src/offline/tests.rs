@@ -76,7 +76,8 @@ fn what_is_measured_fits_the_model() -> anyhow::Result<()> {
         ("--context-length 300", vec![128, 150], 300),
         ("--prefill 2047", vec![2047], 2048),
     ] {
-        let line = format!("offline --model-path {model} --max-total-tokens 16384 {more}");
+        let line =
+            format!("offline --model-path {model} --device cpu --max-total-tokens 16384 {more}");
         let mut line: Line = clap::Parser::try_parse_from(line.split_whitespace())?;
         complete(&mut line.args)?;
         assert_eq!(line.args.prefill, prefill);

@@ -9,7 +9,7 @@ use lockstep_types::{Algorithms, EngineConfig};
 use serde_json::{Value, json};
 
 use super::{Args, candidates::Candidate, prompts::Prompts};
-use crate::report::progress;
+use crate::report::{progress, tell};
 
 /// All engines, loaded.
 pub struct Engines {
@@ -194,5 +194,6 @@ pub fn resolve(
         algorithms,
         &lockstep_devices::DeviceFootprint,
     )?;
+    tell(&resolved.notes);
     Ok(resolved.value.0)
 }

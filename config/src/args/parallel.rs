@@ -31,12 +31,15 @@ pub enum CollectiveBackendArg {
 /// Ranks, threads and nodes.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ParallelArgs {
-    /// Tensor-parallel ranks over all nodes [default: 1; demo model: 2].
+    /// Tensor-parallel ranks over all nodes [default: 1; demo model on the processor: 2].
     ///
     /// Each rank is a process with its share of the weights and of the cache.
     #[arg(long, visible_alias = "tp", alias = "tensor-parallel-size", env = "LOCKSTEP_TP_SIZE",
           value_name = "RANKS", value_parser = positive, help_heading = HEADING)]
     pub tp_size: Option<usize>,
+    /// Ranks on the processor if --tp-size is not given; no option of users.
+    #[arg(skip)]
+    pub tp_size_on_cpu: Option<usize>,
     /// DP ranks that --tp-size ranks form with --enable-dp-attention [default: 1].
     ///
     /// A number that divides --tp-size. Each DP rank has requests, KV cache and
@@ -52,13 +55,14 @@ pub struct ParallelArgs {
     /// The depth of drafts adapts, unless --speculative-adaptive=false.
     #[arg(long, env = "LOCKSTEP_ENABLE_DP_ATTENTION", help_heading = HEADING)]
     pub enable_dp_attention: bool,
-    /// What the model is computed on [default: cpu].
+    /// What the model is computed on [default: auto].
     ///
     /// A GPU needs NVIDIA's driver, and CUDA's libraries libnvrtc and libcublasLt
-    /// where libraries are looked for; `lockstep doctor` says what is missing.
+    /// where libraries are looked for; `lockstep doctor` says what is missing. Where
+    /// auto leaves a GPU that is there, a note at the start says why.
     #[arg(long, env = "LOCKSTEP_DEVICE", value_name = "DEVICE", help_heading = HEADING)]
     pub device: Option<DeviceArg>,
-    /// Number of the first GPU that --device cuda uses, counted from 0 [default: 0].
+    /// Number of the first GPU that is used, counted from 0 [default: 0].
     ///
     /// Each rank has a GPU of its own, the first of every node this one.
     /// CUDA counts the fastest first, `lockstep doctor` as it does; with

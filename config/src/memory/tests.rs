@@ -108,6 +108,10 @@ fn every_kind_is_charged() {
             1 << 16
         }
 
+        fn exists(&self, _: DeviceKind) -> bool {
+            false
+        }
+
         fn room(&self, _: DeviceKind, _: usize) -> Result<Option<DeviceRoom>, String> {
             Ok(None)
         }

@@ -19,12 +19,12 @@ pub(super) struct Device {
     pub(super) note: Option<String>,
 }
 
-/// The requested device. With `auto` a GPU, unless it can't be used or does not serve an
-/// option.
+/// The requested device. With `auto`, which is the default, a GPU, unless it can't be used or
+/// does not serve an option.
 pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Device, ConfigError> {
     let named = named(args);
     // Asking a GPU for its room opens it, so options that no GPU serves are refused before.
-    match (args.parallel.device.unwrap_or(DeviceArg::Cpu), named) {
+    match (args.parallel.device.unwrap_or(DeviceArg::Auto), named) {
         (DeviceArg::Cpu, None) => Ok(Device::default()),
         (DeviceArg::Cpu, Some((option, number))) => Err(ConfigError::conflict(
             format!("{option} {number}"),
@@ -60,7 +60,13 @@ pub(super) fn resolve(args: &ServeArgs, footprint: &dyn Footprint) -> Result<Dev
                     Err(missing) => missing.why,
                 },
             };
-            Ok(processor(&why))
+            // Who has no GPU, and asked for none, need not hear of that.
+            let told = args.parallel.device.is_some() || footprint.exists(DeviceKind::Cuda);
+            Ok(if told {
+                processor(&why)
+            } else {
+                Device::default()
+            })
         }
     }
 }

@@ -65,6 +65,11 @@ def test_data_parallel_attention_is_passed_through():
     assert options["tp-size"] == 16 and options["device"] == "cuda" and options["nnodes"] == 2
 
 
+def test_a_pod_that_asked_for_no_gpu_takes_none_even_where_it_sees_some():
+    assert values("default").toml()["device"] == "cpu" and values("nodes").toml()["device"] == "cpu"
+    assert values("gpu").toml()["device"] == "cuda"
+
+
 def test_gpus_are_asked_for_and_tolerated():
     for pod in values("nodes-gpu").servers():
         assert chart.server(pod)["resources"]["limits"]["nvidia.com/gpu"] == 8

@@ -3,7 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use lockstep_config::{Hardware, ServeArgs, args::DtypeArg, resolve};
+use lockstep_config::{
+    Hardware, ServeArgs,
+    args::{DeviceArg, DtypeArg},
+    resolve,
+};
 use lockstep_devices::Registry;
 use lockstep_example_block_drafter::{Block, Phrases};
 use lockstep_tp_worker::conformance::{self, Report};
@@ -77,6 +81,7 @@ fn the_wider_pass_decides_over_the_reserve() {
     let mut args = ServeArgs::default();
     args.model.model_path = Some(model("lockstep-demo-7m"));
     args.model.dtype = Some(DtypeArg::Float32);
+    args.parallel.device = Some(DeviceArg::Cpu);
     args.memory.max_total_tokens = Some(4096);
     args.schedule.max_running_requests = Some(2);
     args.model.context_length = Some(256);

@@ -14,7 +14,11 @@ const PATH: &str = "/ngram/corpus";
 
 /// Runs the program and returns its standard output and standard error.
 fn printed(arguments: &[&str]) -> String {
-    let output = Command::new(PROGRAM).args(arguments).output();
+    let mut command = Command::new(PROGRAM);
+    let output = command
+        .args(arguments)
+        .env("LOCKSTEP_DEVICE", "cpu")
+        .output();
     let output = output.expect("the program runs");
     [output.stdout, output.stderr]
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())

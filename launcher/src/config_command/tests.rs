@@ -1,4 +1,4 @@
-use lockstep_config::ServeArgs;
+use lockstep_config::{ServeArgs, args::DeviceArg};
 
 use super::describe;
 use crate::settings::{Settings, tests::algorithms};
@@ -8,6 +8,7 @@ fn shows_everything_but_secrets() {
     let parent = tempfile::tempdir().expect("a temporary folder");
     let mut args = ServeArgs::default();
     args.process.run_dir = Some(parent.path().to_owned());
+    args.parallel.device = Some(DeviceArg::Cpu);
     args.server.api_key = Some("hunter2".into());
     let settings = Settings::of_server(&args, &algorithms()).expect("good");
     let text = describe(&settings).to_string();

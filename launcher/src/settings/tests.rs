@@ -1,5 +1,6 @@
 use std::path::Path;
 
+use lockstep_config::args::DeviceArg;
 use lockstep_config::{ConfigFile, Hardware, ServeArgs, resolve};
 use lockstep_devices::Registry;
 use lockstep_types::{Algorithms, ConfigError, EngineConfig, NodeConfig};
@@ -23,6 +24,8 @@ pub(crate) fn config_of(args: ServeArgs) -> ConfigFile {
 }
 
 fn resolved(mut args: ServeArgs) -> Result<(EngineConfig, NodeConfig), ConfigError> {
+    // Cargo puts fakes of CUDA's libraries where programs look for them.
+    args.parallel.device.get_or_insert(DeviceArg::Cpu);
     let parent = tempfile::tempdir().expect("a temporary folder");
     let known = algorithms();
     if args.speculation.speculative_algorithm.is_some() {
@@ -81,9 +84,10 @@ fn the_documented_examples_are_good_configurations() {
         .chain(words)
         .map(Into::into)
         .collect();
-        let Ok(Command::Serve(args)) = cli::parse(words, &algorithms()) else {
+        let Ok(Command::Serve(mut args)) = cli::parse(words, &algorithms()) else {
             panic!("{line}: does not parse");
         };
+        args.parallel.device = Some(DeviceArg::Cpu);
         let resolved = resolve(
             &args,
             &machine(),

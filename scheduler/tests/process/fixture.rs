@@ -499,6 +499,10 @@ pub fn request(prompt: &[u32], max_new_tokens: u32) -> Request {
 struct NoMemory;
 
 impl lockstep_types::Footprint for NoMemory {
+    fn exists(&self, _: lockstep_types::DeviceKind) -> bool {
+        false
+    }
+
     fn shared_part(&self, _: &lockstep_types::ModelConfig, _: usize) -> u32 {
         1 << 16
     }

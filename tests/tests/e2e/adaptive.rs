@@ -116,7 +116,8 @@ async fn without_an_algorithm_the_advice_can_be_followed() {
     }
     let runs = |line: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep-under-test"));
-        let output = command.args(line.split(' ')).output().expect("it runs");
+        command.args(line.split(' ')).env("LOCKSTEP_DEVICE", "cpu");
+        let output = command.output().expect("it runs");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{line}: {said}");
         String::from_utf8_lossy(&output.stdout).into_owned()

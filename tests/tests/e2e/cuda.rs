@@ -2,6 +2,7 @@
 //! the tests and of all processes that they start.
 
 use std::path::Path;
+use std::process::Command;
 
 use lockstep_process::exit;
 use lockstep_tests::{
@@ -43,6 +44,76 @@ async fn a_text_is_served_from_a_gpu() {
     assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
     let log = server.log();
     assert!(log.contains(", cuda 0 "), "{log}");
+}
+
+/// Without being asked the server takes a GPU, and one rank of the demo model for it.
+#[tokio::test]
+async fn a_gpu_serves_where_there_is_one() {
+    let _turn = turns::alone().await;
+    let options = on_gpu().without("--device").without_env("LOCKSTEP_DEVICE");
+    let server = Server::start(options).await;
+    let answer = server
+        .ok("/v1/chat/completions", &counting(&json!({})))
+        .await;
+    assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
+    let log = server.log();
+    assert!(
+        log.contains(", cuda 0 ") && log.contains("1 rank "),
+        "{log}"
+    );
+    assert!(!log.contains("Note: --device"), "{log}");
+}
+
+/// If the GPU can't be used, the processor serves, and the start says why. The demo model then
+/// has its two ranks.
+#[tokio::test]
+async fn the_processor_serves_where_a_gpu_cannot() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // Only a fake machine can be made to lack something.
+    }
+    let _turn = turns::alone().await;
+    let driver = libraries(&["libcuda.so"]);
+    let path = driver.path().to_string_lossy().into_owned();
+    for (name, value, said) in [
+        ("LD_LIBRARY_PATH", &*path, "libnvrtc.so was not found"),
+        ("FAKE_CUDA_CAPABILITY", "75", "compute capability 7.5"),
+        ("FAKE_CUDA_MEMORY", "120000000", "--mem-fraction-static"),
+    ] {
+        let options = on_gpu().without("--device").without_env("LOCKSTEP_DEVICE");
+        let server = Server::start(options.env(name, value)).await;
+        let log = server.log();
+        let note = log
+            .lines()
+            .find(|line| line.starts_with("Note: --device auto takes the processor: "));
+        assert!(
+            note.is_some_and(|note| note.contains(said)),
+            "{said}: {log}"
+        );
+        assert!(log.contains("2 ranks "), "{log}");
+    }
+}
+
+/// Runs a command, and returns its stdout.
+fn printed(words: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep-under-test"));
+    let output = command.args(words).env_remove("LOCKSTEP_DEVICE").output();
+    let output = output.expect("the program runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[tokio::test]
+async fn commands_without_a_server_compute_on_a_gpu() {
+    let _turn = turns::alone().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = folder.path().to_string_lossy().into_owned();
+    // The first one compiles kernels, which the others find.
+    let first = printed(&["pack", "--device", "cuda", "--weight-cache", &cache]);
+    assert!(first.contains("files of compiled kernels"), "{first}");
+    let again = printed(&["pack", "--weight-cache", &cache]);
+    assert_eq!(first, again, "nothing is compiled twice");
+    let text = printed(&["generate", "Count from 3 to 12.", "--weight-cache", &cache]);
+    assert!(text.contains(COUNTED), "{text}");
 }
 
 /// Two copies of the weights do not fit into memory. The update is refused at once, and

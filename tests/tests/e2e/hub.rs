@@ -46,6 +46,7 @@ fn run(hub: &LoopbackHub, home: &TempDir, line: &str) -> (Output, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep-under-test"));
     command
         .args(line.split_whitespace())
+        .env("LOCKSTEP_DEVICE", "cpu")
         .envs(variables(hub, home));
     let output = command.output().expect("it runs");
     let text = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
@@ -132,6 +133,7 @@ async fn names_are_pulled_listed_and_served_offline() {
     command
         .envs(variables(&hub, &home))
         .env("HF_HUB_OFFLINE", "1")
+        .env("LOCKSTEP_DEVICE", "cpu")
         .args([
             "generate",
             "Count from 3 to 12.",

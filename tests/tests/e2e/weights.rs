@@ -177,6 +177,7 @@ async fn a_draft_that_is_not_named_stays_and_its_folder_is_not_looked_at() {
         .set("--served-model-name", MODEL)
         .set("--speculative-algorithm", "EAGLE")
         .set("--speculative-draft-model-path", &path(&head))
+        .flag("--speculative-adaptive=false")
         .set("--weight-update-dir", &path(&updates));
     let server = Server::start(options).await;
     let (_, share) = text(&server, &json!({})).await;

@@ -10,7 +10,7 @@ pub enum Event {
     /// Text of the answer. It is empty while a character is incomplete or a stop string
     /// may follow.
     Text(TextDelta),
-    /// Text of the model's reasoning, never empty.
+    /// Text of the model's reasoning. It is empty where only tokens of marks and blanks come.
     Reasoning(TextDelta),
     /// The begin of a call of a tool, or more of its arguments.
     ToolCall(CallDelta),
@@ -92,6 +92,8 @@ pub struct End {
     pub usage: Usage,
     /// Number of tokens that are reasoning; `None` if reasoning was not told apart.
     pub reasoning_tokens: Option<u32>,
+    /// True if a stop string came inside a call of a tool.
+    pub cuts_call: bool,
     /// Counts of speculative decoding; `None` if nothing was verified.
     pub speculation: Option<SpeculationUsage>,
 }

@@ -81,6 +81,9 @@ impl FilterChain {
         self.hidden = self.hide(finish, &mut token_ids, &mut logprobs);
         let mut logprobs = logprobs.into_iter();
         for id in token_ids {
+            if let Some(parts) = &self.parts {
+                self.text.scope_stops(parts.stop_scope());
+            }
             let token = self.text.push(id);
             self.pending.push(id, token.text_offset, logprobs.next());
             match &mut self.parts {
@@ -119,15 +122,20 @@ impl FilterChain {
     /// The scheduler's error.
     pub(super) fn events(&mut self, finish: Option<Finish>) -> ApiResult<Vec<Event>> {
         self.pending.showed(&self.shown);
+        let cuts_call = self.stop.is_some() && self.parts.as_ref().is_some_and(Parts::is_in_call);
         let (end, rest) = match (self.stop, finish) {
             (Some(stop), finish) => (Some(self.stopped(stop, finish)), false),
             (None, Some(finish)) => (Some(self.finished(finish)?), true),
             (None, None) => (None, false),
         };
-        let mut events = match &mut self.parts {
-            Some(parts) if end.is_some() => parts.rest(&mut self.pending),
-            Some(parts) => parts.take(),
-            None => Vec::with_capacity(2),
+        let end = end.map(|end| End { cuts_call, ..end });
+        let mut events = match (&mut self.parts, &end) {
+            (Some(parts), Some(end)) => {
+                let cut = self.stop.is_some() || end.reason != FinishReason::Stop;
+                parts.rest(cut, &mut self.pending)
+            }
+            (Some(parts), None) => parts.take(),
+            (None, _) => Vec::with_capacity(2),
         };
         let tokens = match (rest, &self.parts) {
             (true, _) => self.pending.rest(),
@@ -155,6 +163,7 @@ impl FilterChain {
             matched: self.stops.get(stop.index).cloned().map(Matched::Text),
             usage: self.usage(cached),
             reasoning_tokens: self.reasoning_tokens(),
+            cuts_call: false,
             speculation: finish.and_then(|finish| finish.speculation),
         }
     }
@@ -179,6 +188,7 @@ impl FilterChain {
             matched: finish.matched_token.map(Matched::Token),
             usage: self.usage(finish.usage.cached_tokens),
             reasoning_tokens: self.reasoning_tokens(),
+            cuts_call: false,
             speculation: finish.speculation,
         })
     }

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use lockstep_text::{AnswerOptions, AnswerParser, Sink, TokenText, Tokenizer};
+use lockstep_text::{AnswerOptions, AnswerParser, Sink, StopScope, TokenText, Tokenizer};
 
 use super::{
     event::{CallBegin, CallDelta, Event, TextDelta},
@@ -18,6 +18,16 @@ pub(super) struct Parts {
     calls: usize,
     /// Number of tokens that are reasoning, if they are counted.
     reasoning_tokens: Option<u32>,
+    /// Kind of the last event, if there was one.
+    last: Option<Kind>,
+}
+
+/// Kinds of parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Reasoning,
+    Call,
 }
 
 impl Parts {
@@ -31,6 +41,7 @@ impl Parts {
             events: Vec::new(),
             calls: 0,
             reasoning_tokens: options.reasoning.as_ref().map(|_| 0),
+            last: None,
         })
     }
 
@@ -65,9 +76,19 @@ impl Parts {
         mem::take(&mut self.events)
     }
 
-    /// Ends the output and takes its last events.
-    pub(super) fn rest(&mut self, pending: &mut Pending) -> Vec<Event> {
-        self.feed(pending, |parser, events| parser.finish(events));
+    /// Returns the tokens in which stop strings count.
+    pub(super) fn stop_scope(&self) -> StopScope {
+        self.parser.stop_scope()
+    }
+
+    /// True inside a call.
+    pub(super) fn is_in_call(&self) -> bool {
+        self.parser.is_in_call()
+    }
+
+    /// Ends the output and takes its last events. `cut` says that the model would have gone on.
+    pub(super) fn rest(&mut self, cut: bool, pending: &mut Pending) -> Vec<Event> {
+        self.feed(pending, |parser, events| parser.finish(cut, events));
         self.take()
     }
 
@@ -84,15 +105,51 @@ impl Parts {
         feed(&mut self.parser, &mut events);
         let first = events.first;
         pending.showed_up_to(self.parser.decided());
-        let Some(event) = first.and_then(|at| self.events.get_mut(at)) else {
-            return;
+        let tokens = pending.take();
+        if tokens.is_empty() {
+            return self.note_last();
+        }
+        // Tokens of marks and blanks give nothing to show. They belong to the part before them.
+        let event = match first {
+            Some(at) => self.events.get_mut(at),
+            None => {
+                if self.events.is_empty() {
+                    self.events.push(self.more());
+                }
+                self.events.last_mut()
+            }
         };
-        let tokens = match event {
-            Event::Text(text) | Event::Reasoning(text) => &mut text.tokens,
-            Event::ToolCall(call) => &mut call.tokens,
-            Event::End(_) => return,
+        match event {
+            Some(Event::Text(text) | Event::Reasoning(text)) => text.tokens.extend(tokens),
+            Some(Event::ToolCall(call)) => call.tokens.extend(tokens),
+            Some(Event::End(_)) | None => {}
+        }
+        self.note_last();
+    }
+
+    /// Returns an empty event that continues the last part.
+    fn more(&self) -> Event {
+        let begins = match self.parser.is_reasoning() {
+            true => Kind::Reasoning,
+            false => Kind::Text,
         };
-        tokens.extend(pending.take());
+        match self.last.unwrap_or(begins) {
+            Kind::Call => Event::ToolCall(CallDelta {
+                index: self.calls.saturating_sub(1),
+                ..CallDelta::default()
+            }),
+            Kind::Reasoning => Event::Reasoning(TextDelta::default()),
+            Kind::Text => Event::Text(TextDelta::default()),
+        }
+    }
+
+    fn note_last(&mut self) {
+        self.last = match self.events.last() {
+            Some(Event::Text(_)) => Some(Kind::Text),
+            Some(Event::Reasoning(_)) => Some(Kind::Reasoning),
+            Some(Event::ToolCall(_)) => Some(Kind::Call),
+            Some(Event::End(_)) | None => self.last,
+        };
     }
 }
 

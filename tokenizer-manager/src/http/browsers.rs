@@ -50,7 +50,11 @@ pub(super) fn cors(web: &WebConfig) -> Option<CorsLayer> {
         .allow_methods(AllowMethods::mirror_request())
         .allow_headers(AllowHeaders::mirror_request())
         .allow_private_network(true)
-        .expose_headers([REQUEST_ID, header::RETRY_AFTER])
+        .expose_headers([
+            REQUEST_ID,
+            header::HeaderName::from_static("request-id"),
+            header::RETRY_AFTER,
+        ])
         .max_age(PREFLIGHT_AGE);
     Some(layer)
 }

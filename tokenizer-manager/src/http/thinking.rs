@@ -1,8 +1,12 @@
 //! Variables of chat templates that turn reasoning on and off.
 
+use lockstep_text::Turn;
 use serde_json::{Map, Value};
 
-use crate::error::{ApiError, ApiResult};
+use crate::{
+    error::{ApiError, ApiResult},
+    submission::GenerateSpec,
+};
 
 /// Efforts that clients may ask for.
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
@@ -38,4 +42,21 @@ pub(super) fn effort(
     let entry = kwargs.entry("reasoning_effort");
     entry.or_insert_with(|| effort.into());
     Ok(())
+}
+
+/// Refuses to turn reasoning off where the prompt opens it all the same.
+///
+/// # Errors
+/// 400 naming `field`.
+pub(super) fn check_off(spec: &GenerateSpec, field: &'static str) -> ApiResult<()> {
+    match spec.answer.reasoning {
+        Some((_, Turn::Reasoning)) => Err(ApiError::unsupported(
+            field,
+            format!(
+                "This model always reasons first: its chat template has no switch for that. \
+                 Use another '{field}'."
+            ),
+        )),
+        _ => Ok(()),
+    }
 }

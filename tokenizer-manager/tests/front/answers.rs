@@ -15,7 +15,8 @@ const CHAT: &str = "/v1/chat/completions";
 
 /// Template that shows tools, calls and a switch for reasoning.
 const TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}\
-{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}\
+{% for m in messages %}<|im_start|>{{ m.role }}\n\
+{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content or '' }}\
 {% for call in m.tool_calls or [] %}<tool_call>{{ call.function.arguments | tojson }}</tool_call>\
 {% endfor %}<|im_end|>\n{% endfor %}\
 {% if add_generation_prompt %}<|im_start|>assistant\n\
@@ -209,7 +210,7 @@ async fn arguments_come_as_the_model_writes_them() {
     let delta = |chunk: &Value| chunk["choices"][0]["delta"].clone();
     // The step has a chunk, though nothing is certain before the arguments.
     let chunk = events.next().await.expect("a chunk");
-    assert_eq!(delta(&chunk), json!({"content": ""}));
+    assert_eq!(delta(&chunk), json!({}));
     job.send(tokens(&tools.ids("{")));
     let begin = delta(&events.next().await.expect("a chunk"));
     assert_eq!(begin["tool_calls"][0]["function"]["name"], "look");
@@ -420,7 +421,7 @@ async fn earlier_calls_and_results_reach_the_prompt() {
     let (_, prompt) = tokio::join!(tools.front.ok(CHAT, &body), scheduler);
     for part in [
         "\"name\": \"ping\"",
-        "<tool_call>{\"place\": \"Köln\"}</tool_call>",
+        "assistant\n(Hm.)<tool_call>{\"place\": \"Köln\"}</tool_call>",
         "<|im_start|>tool\nThere.<|im_end|>",
     ] {
         assert!(prompt.contains(part), "{part} {prompt}");
@@ -483,6 +484,14 @@ async fn bad_tools_are_refused_by_name() {
         (json!({"parallel_tool_calls": false}), "parallel_tool_calls"),
         (json!({"stream_reasoning": false}), "stream_reasoning"),
         (json!({"reasoning_effort": "ultra"}), "reasoning_effort"),
+        (
+            json!({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": true}}),
+            "reasoning_effort",
+        ),
+        (
+            json!({"separate_reasoning": false, "include_reasoning": false}),
+            "include_reasoning",
+        ),
         (json!({"functions": [{"name": "a"}]}), "functions"),
     ] {
         let (status, text) = tools.front.post(CHAT, &asking(&fields)).await;

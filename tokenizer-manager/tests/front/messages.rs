@@ -187,7 +187,10 @@ async fn a_stream_has_its_events_in_order_however_it_is_cut() {
         let text = stepped(&tools, &body, &output, step).await;
         let events = named_events(&text);
         let mut kinds = names(&events);
-        kinds.dedup();
+        // Only deltas repeat.
+        kinds.dedup_by(|next, before| {
+            next == before && next.ends_with("delta") && *next != "message_delta"
+        });
         let block = [
             "content_block_start",
             "content_block_delta",
@@ -336,7 +339,7 @@ async fn earlier_turns_reach_the_prompt() {
     assert_eq!(
         turns,
         "system\nBe brief.<|im_end|>\n<|im_start|>user\nWhere?<|im_end|>\n<|im_start|>assistant\n\
-         There:<tool_call>{\"place\": \"Köln\"}</tool_call><|im_end|>\n<|im_start|>tool\nHere.\
+         (Hm.)There:<tool_call>{\"place\": \"Köln\"}</tool_call><|im_end|>\n<|im_start|>tool\nHere.\
          <|im_end|>\n<|im_start|>tool\nError: no<|im_end|>\n<|im_start|>tool\n<|im_end|>\n\
          <|im_start|>user\nSo?<|im_end|>\n<|im_start|>assistant\n"
     );
@@ -355,6 +358,35 @@ async fn earlier_turns_reach_the_prompt() {
         prompt.starts_with("<|im_start|>user\na<|im_end|>\n<|im_start|>system\nb"),
         "{prompt}"
     );
+}
+
+/// A line for the service's books is no instruction, and neighbours of one sender are one message.
+#[tokio::test]
+async fn what_clients_add_does_not_reach_the_prompt() {
+    let tools = start("auto").await;
+    let user = |text: &str| json!({"role": "user", "content": text});
+    for (system, messages, expected) in [
+        (
+            json!("x-anthropic-billing-header: cch=1;\nYou are a pirate."),
+            json!([user("a"), user("b")]),
+            "system\nYou are a pirate.<|im_end|>\n<|im_start|>user\na\nb<|im_end|>\n",
+        ),
+        (
+            json!("x-anthropic-billing-header: cch=1;"),
+            json!([user("a"), {"role": "assistant", "content": ""}]),
+            "user\na<|im_end|>\n<|im_start|>assistant\n",
+        ),
+        (
+            json!(null),
+            json!([user("a"), {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}]),
+            "user\na<|im_end|>\n<|im_start|>assistant\n",
+        ),
+    ] {
+        let body = message(&json!({"system": system, "messages": messages}));
+        let prompt = prompt(&tools, &body).await;
+        let expected = format!("<|im_start|>{expected}");
+        assert!(prompt.starts_with(&expected), "{prompt:?}");
+    }
 }
 
 #[tokio::test]

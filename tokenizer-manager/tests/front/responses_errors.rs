@@ -169,6 +169,31 @@ async fn bad_tools_are_refused_by_name() {
     .await;
 }
 
+/// Settings that an answer repeats are bounded.
+#[tokio::test]
+async fn long_settings_are_refused_by_name() {
+    let tools = start_tools("auto").await;
+    for (fields, param) in [
+        (json!({"metadata": {"a": "x".repeat(513)}}), "metadata"),
+        (json!({"metadata": {"x".repeat(65): "a"}}), "metadata"),
+        (json!({"metadata": {"a": 5}}), "metadata"),
+        (json!({"user": "x".repeat(513)}), "user"),
+        (
+            json!({"reasoning": {"summary": "long"}}),
+            "reasoning.summary",
+        ),
+        (json!({"max_completion_tokens": 5}), "max_completion_tokens"),
+    ] {
+        let (status, text) = tools.front.post(RESPONSES, &response(&fields)).await;
+        let error: Value = serde_json::from_str(&text).expect("json");
+        assert_eq!(
+            (status, &error["error"]["param"]),
+            (400, &json!(param)),
+            "{text}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn nothing_is_stored() {
     let front = start().await;

@@ -12,17 +12,19 @@
 mod format;
 #[cfg(test)]
 pub(crate) mod tests;
+mod trial;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub use format::{AUTO, AnswerFormat, NONE, UnknownParser};
 
-use crate::Tokenizer;
 use crate::marks::{Mark, MarkFinder, Role, Symbol};
 use crate::reasoning::{Read, ReasoningFormat, Thought, Turn};
 use crate::tools::{CallParser, Muted, ToolFormat, ToolSchemas};
 use crate::writer::{Sink, Spaces, Writer};
+use crate::{StopScope, Tokenizer};
+use trial::Trial;
 
 /// Parts that a request wants told apart.
 #[derive(Debug, Clone, Default)]
@@ -61,7 +63,14 @@ impl AnswerOptions {
 pub struct AnswerParser {
     finder: MarkFinder,
     thought: Thought,
+    options: Calls,
     calls: Option<Box<dyn CallParser>>,
+    /// True while a mark inside the reasoning may have opened a call.
+    is_tried: bool,
+    /// True if a call has ended the reasoning, whose closing mark may still come.
+    interrupted: bool,
+    /// True between the reasoning and the answer's first character that is not blank.
+    begins: bool,
     spaces: Spaces,
     /// Marks that are tokens, whose text has not come yet.
     ahead: VecDeque<Ahead>,
@@ -96,7 +105,8 @@ impl AnswerParser {
         };
         let calls = format.into_iter().flat_map(|format| {
             let marks = format.marks.iter().copied().enumerate();
-            marks.map(|mark| match mark.0 < format.openings {
+            let parsed = matches!(options.calls, Calls::Parsed(..));
+            marks.map(move |mark| match parsed && mark.0 < format.openings {
                 true => describe(mark, Role::OpensCall),
                 false => describe(mark, Role::Call),
             })
@@ -105,11 +115,11 @@ impl AnswerParser {
         Self {
             finder: MarkFinder::new(marks),
             thought: Thought::new(options.reasoning.map_or(Turn::Answer, |(_, turn)| turn)),
-            calls: match &options.calls {
-                Calls::Text => None,
-                Calls::Muted(_) => Some(Box::new(Muted)),
-                Calls::Parsed(format, tools) => Some((format.parser)(Arc::clone(tools))),
-            },
+            calls: parser(&options.calls),
+            options: options.calls.clone(),
+            is_tried: false,
+            interrupted: false,
+            begins: false,
             spaces: Spaces::new(matches!(options.calls, Calls::Parsed(..)), false),
             ahead: VecDeque::new(),
             fed: 0,
@@ -166,8 +176,28 @@ impl AnswerParser {
         }
     }
 
-    /// Ends the output, and passes on what is held back.
-    pub fn finish(&mut self, sink: &mut dyn Sink) {
+    /// Returns where stop strings count: in the answer, not in the reasoning, and not in the
+    /// blanks between them.
+    #[must_use]
+    pub fn stop_scope(&self) -> StopScope {
+        if self.thought.is_open() {
+            StopScope::Nothing
+        } else if self.begins {
+            StopScope::Visible
+        } else {
+            StopScope::All
+        }
+    }
+
+    /// True inside a call that has begun.
+    #[must_use]
+    pub fn is_in_call(&self) -> bool {
+        self.calls.as_ref().is_some_and(|calls| calls.is_open())
+    }
+
+    /// Ends the output, and passes on what is held back. `cut` says that the model would have
+    /// gone on; a call that it was writing then stays open.
+    pub fn finish(&mut self, cut: bool, sink: &mut dyn Sink) {
         self.flush(sink);
         // A stop string may have cut the output inside a mark.
         if let Some(Ahead { mark, start, .. }) = self.ahead.pop_front()
@@ -182,8 +212,10 @@ impl AnswerParser {
             sink,
         };
         out.text(&start);
-        if let Some(calls) = &mut self.calls {
-            calls.end(&mut out);
+        if self.is_tried {
+            self.try_call(sink, |calls, out| calls.end(cut, out));
+        } else if let Some(calls) = &mut self.calls {
+            calls.end(cut, &mut out);
         }
         self.spaces.flush(|text| sink.text(text));
     }
@@ -202,12 +234,23 @@ impl AnswerParser {
     }
 
     fn symbol(&mut self, symbol: Symbol, sink: &mut dyn Sink) {
+        if self.is_tried {
+            if !Thought::is_closing(symbol) {
+                return self.try_call(sink, |calls, out| read(calls.as_mut(), symbol, out));
+            }
+            self.try_call(sink, |calls, out| calls.end(true, out));
+            self.is_tried = false;
+            self.calls = parser(&self.options);
+        }
         match self.thought.read(symbol, sink) {
             Read::Reasoning => {}
-            Read::Closed => self.spaces.part(),
-            Read::Interrupted => {
+            Read::Closed => {
+                self.begins = true;
                 self.spaces.part();
-                self.answer(symbol, sink);
+            }
+            Read::Interrupted => {
+                self.is_tried = true;
+                self.try_call(sink, |calls, out| read(calls.as_mut(), symbol, out));
             }
             Read::Answer => self.answer(symbol, sink),
             Read::Begins => {
@@ -220,19 +263,59 @@ impl AnswerParser {
     }
 
     fn answer(&mut self, symbol: Symbol, sink: &mut dyn Sink) {
+        self.begins &= matches!(symbol, Symbol::Char(c) if c.is_whitespace());
         let mut out = Writer {
             spaces: &mut self.spaces,
             sink,
         };
         match (&mut self.calls, symbol) {
-            (Some(calls), Symbol::Mark(mark)) if mark.role == Role::Reasoning => {
-                for c in mark.shown().chars() {
-                    calls.read(Symbol::Char(c), &mut out);
-                }
+            (Some(calls), symbol)
+                if self.interrupted && !calls.is_open() && Thought::is_closing(symbol) =>
+            {
+                self.interrupted = false;
             }
-            (Some(calls), symbol) => calls.read(symbol, &mut out),
+            (Some(calls), symbol) => read(calls.as_mut(), symbol, &mut out),
             (None, Symbol::Char(c)) => out.char(c),
             (None, Symbol::Mark(mark)) => out.text(mark.shown()),
         }
+    }
+
+    /// Lets the parser of calls read inside the reasoning. Its text belongs to the reasoning,
+    /// which goes on behind it; a call ends the reasoning.
+    fn try_call(
+        &mut self,
+        sink: &mut dyn Sink,
+        read: impl FnOnce(&mut Box<dyn CallParser>, &mut Writer<'_>),
+    ) {
+        let Some(calls) = &mut self.calls else {
+            return;
+        };
+        let mut trial = Trial::new(&mut self.thought, sink);
+        read(calls, &mut trial.writer(&mut Spaces::default()));
+        if trial.has_called() {
+            self.interrupted = true;
+            self.spaces.part();
+        }
+        self.is_tried = self.thought.is_open() && calls.held() > 0;
+    }
+}
+
+fn parser(calls: &Calls) -> Option<Box<dyn CallParser>> {
+    match calls {
+        Calls::Text => None,
+        Calls::Muted(_) => Some(Box::new(Muted)),
+        Calls::Parsed(format, tools) => Some((format.parser)(Arc::clone(tools))),
+    }
+}
+
+/// Reads a symbol of the answer. Marks of reasoning are text there.
+fn read(calls: &mut dyn CallParser, symbol: Symbol, out: &mut Writer<'_>) {
+    match symbol {
+        Symbol::Mark(mark) if mark.role == Role::Reasoning => {
+            for c in mark.shown().chars() {
+                calls.read(Symbol::Char(c), out);
+            }
+        }
+        symbol => calls.read(symbol, out),
     }
 }

@@ -33,7 +33,7 @@ pub use chat::{
     TemplateOptions,
 };
 pub use detokenize::IncrementalDetokenizer;
-pub use output::{OutputOptions, OutputText, TokenText};
+pub use output::{OutputOptions, OutputText, StopScope, TokenText};
 pub use reasoning::{REASONING_FORMATS, ReasoningFormat, Turn};
 pub use stop::{StopError, StopMatch, StopMatcher};
 pub use tokenizer::{

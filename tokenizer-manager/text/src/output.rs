@@ -55,12 +55,25 @@ pub struct TokenText<'a> {
     pub stop: Option<StopMatch>,
 }
 
+/// Tokens in which stop strings count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StopScope {
+    /// All tokens.
+    #[default]
+    All,
+    /// Tokens that are not blank.
+    Visible,
+    /// No tokens.
+    Nothing,
+}
+
 /// Detokenizer and stop strings of one output. Each token takes constant time and, once the
 /// buffers have grown, no allocation.
 #[derive(Debug, Clone)]
 pub struct OutputText {
     detokenizer: IncrementalDetokenizer,
     stops: StopMatcher,
+    scope: StopScope,
     min_tokens: usize,
     tokens: usize,
     chars: usize,
@@ -79,11 +92,17 @@ impl OutputText {
         Ok(Self {
             detokenizer,
             stops: StopMatcher::new(options.stops, options.include_stop_str_in_output)?,
+            scope: StopScope::All,
             min_tokens: options.min_tokens,
             tokens: 0,
             chars: 0,
             visible: String::new(),
         })
+    }
+
+    /// Sets the tokens, from the next one on, in which stop strings count.
+    pub fn scope_stops(&mut self, scope: StopScope) {
+        self.scope = scope;
     }
 
     /// Adds a token. After a match nothing more is returned, and tokens are no longer counted.
@@ -94,7 +113,12 @@ impl OutputText {
             self.tokens += 1;
             let piece = self.detokenizer.push(id);
             self.chars += piece.chars().count();
-            if self.tokens < self.min_tokens {
+            let counts = match self.scope {
+                StopScope::All => true,
+                StopScope::Visible => !piece.trim_start().is_empty(),
+                StopScope::Nothing => false,
+            };
+            if !counts || self.tokens < self.min_tokens {
                 self.stops.push_unmatched(piece, &mut self.visible);
             } else {
                 self.stops.push(piece, &mut self.visible);

@@ -8,7 +8,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::marks::{Mark, Role, Symbol};
+use crate::marks::{Role, Symbol};
 use crate::writer::{MOST_SPACE, Sink, Spaces};
 
 /// The marks around the reasoning of a family of models.
@@ -19,6 +19,8 @@ pub struct ReasoningFormat {
     pub names: &'static [&'static str],
     /// The marks before and after the reasoning.
     pub marks: [&'static str; 2],
+    /// True if an output begins with reasoning even where the prompt has not opened it.
+    pub always: bool,
 }
 
 /// All formats. The first one whose marks a model has is the model's.
@@ -27,8 +29,6 @@ pub const REASONING_FORMATS: &[ReasoningFormat] = &[
         names: &[
             "qwen3",
             "qwen3-thinking",
-            "deepseek-r1",
-            "deepseek_r1",
             "deepseek-v3",
             "deepseek_v3",
             "glm45",
@@ -37,14 +37,22 @@ pub const REASONING_FORMATS: &[ReasoningFormat] = &[
             "minimax_m2",
         ],
         marks: ["<think>", "</think>"],
+        always: false,
+    },
+    ReasoningFormat {
+        names: &["deepseek-r1", "deepseek_r1"],
+        marks: ["<think>", "</think>"],
+        always: true,
     },
     ReasoningFormat {
         names: &["mistral"],
         marks: ["[THINK]", "[/THINK]"],
+        always: false,
     },
     ReasoningFormat {
         names: &["kimi"],
         marks: ["◁think▷", "◁/think▷"],
+        always: false,
     },
 ];
 
@@ -70,10 +78,10 @@ impl ReasoningFormat {
     #[must_use]
     pub fn turn(&self, prompt: &str) -> Turn {
         let end = prompt.trim_end();
-        if end.ends_with(self.marks[0]) {
-            Turn::Reasoning
-        } else if end.ends_with(self.marks[1]) {
+        if end.ends_with(self.marks[1]) {
             Turn::Answer
+        } else if self.always || end.ends_with(self.marks[0]) {
+            Turn::Reasoning
         } else {
             Turn::Open
         }
@@ -107,7 +115,7 @@ pub(crate) enum Read {
     Reasoning,
     /// The reasoning has ended, and the symbol was its closing mark.
     Closed,
-    /// The reasoning has ended, and the symbol already belongs to a call.
+    /// The symbol may open a call, which ends the reasoning.
     Interrupted,
     /// The symbol belongs to the answer.
     Answer,
@@ -185,32 +193,37 @@ impl Thought {
             }
             Symbol::Mark(mark) => mark,
         };
-        let own = mark.role == Role::Reasoning;
-        if own && mark.index == CLOSE {
+        if Self::is_closing(symbol) {
             self.close();
             return Read::Closed;
         }
-        // Such a token is never mere text, so the model has forgotten the closing mark.
         if mark.role == Role::OpensCall && mark.id.is_some() {
-            self.close();
+            self.begun = true;
             return Read::Interrupted;
         }
         // Some models open the reasoning that their prompt has opened already.
-        let again = own && mark.index == OPEN && !self.begun;
+        let again = mark.role == Role::Reasoning && !self.begun;
         self.begun = true;
         if !again {
-            self.show(mark, sink);
+            self.text(mark.shown(), sink);
         }
         Read::Reasoning
     }
 
-    fn close(&mut self) {
+    /// True for the mark that closes the reasoning.
+    pub fn is_closing(symbol: Symbol) -> bool {
+        matches!(symbol, Symbol::Mark(mark) if mark.role == Role::Reasoning && mark.index == CLOSE)
+    }
+
+    /// Ends the reasoning.
+    pub fn close(&mut self) {
         self.spaces.part();
         self.turn = Turn::Answer;
     }
 
-    fn show(&mut self, mark: Mark, sink: &mut dyn Sink) {
-        for c in mark.shown().chars() {
+    /// Adds text of the reasoning.
+    pub fn text(&mut self, text: &str, sink: &mut dyn Sink) {
+        for c in text.chars() {
             self.spaces.push(c, |text| sink.reasoning(text));
         }
     }

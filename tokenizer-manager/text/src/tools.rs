@@ -94,8 +94,12 @@ pub(crate) trait CallParser: Debug + Send + Sync {
     /// Reads a symbol.
     fn read(&mut self, symbol: Symbol, out: &mut Writer<'_>);
 
-    /// Ends the output.
-    fn end(&mut self, out: &mut Writer<'_>);
+    /// Ends the output. `cut` says that the model would have gone on: what is open then stays
+    /// open, so that nobody takes it for whole.
+    fn end(&mut self, cut: bool, out: &mut Writer<'_>);
+
+    /// True inside a call that clients have heard of.
+    fn is_open(&self) -> bool;
 
     /// Number of characters that are held back and may turn out to be text.
     fn held(&self) -> usize;

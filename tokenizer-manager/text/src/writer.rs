@@ -1,6 +1,8 @@
 //! Parts of an answer on their way out, without the white space around them that only separates
 //! them.
 
+use crate::marks::Mark;
+
 /// Receiver of an answer's parts, in order.
 pub trait Sink {
     /// Takes text of the answer.
@@ -88,6 +90,13 @@ impl Writer<'_> {
     /// Adds a character of the answer.
     pub fn char(&mut self, c: char) {
         self.spaces.push(c, |text| self.sink.text(text));
+    }
+
+    /// Adds a mark that is not where it belongs. A token is never mere text, so it is left out.
+    pub fn stray(&mut self, mark: Mark) {
+        if mark.id.is_none() {
+            self.text(mark.text);
+        }
     }
 
     /// Begins a call.

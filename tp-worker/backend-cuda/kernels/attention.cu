@@ -11,54 +11,8 @@ static_assert(BLOCK == 16 * WARPS, "each warp scores 16 positions");
 static_assert(SPAN % BLOCK == 0, "a block of positions lies in one span");
 static_assert(TILE == QUERIES, "a tile of work is one of queries");
 
-struct Plan {
-    const unsigned* batch;
-    unsigned* work;
-    unsigned most_rows;
-    unsigned heads;
-    unsigned split_tiles;       // rows of more tiles are not split
-    unsigned most_parts;
-    unsigned window, pad;
-};
-
-template <class T> __device__ inline T sum_up_to(T x) {
-    for (unsigned d = 1; d < 32; d *= 2) {
-        const T below = __shfl_up_sync(0xffffffffu, x, d);
-        if (threadIdx.x >= d) x += below;
-    }
-    return x;
-}
-// Cuts a batch into items: one warp, once per pass.
-extern "C" __global__ void __launch_bounds__(32) attention_plan(Plan a) {
-    typedef unsigned long long Count;
-    const unsigned rows = min(a.batch[ROWS], a.most_rows), lane = threadIdx.x;
-    unsigned items = 0;
-    Count parts = 0;
-    for (unsigned first = 0; first < rows; first += 32) {
-        const bool there = first + lane < rows;
-        const Row row = there ? row_of(a.batch, first + lane) : Row{0, 0, 0, 0, CAUSAL};
-        const Extent e = extent_of(row, a.window);
-        const bool few = row.mask != CAUSAL || e.shared_tiles <= a.split_tiles;
-        const Count wants = few && e.spans > 1 ? (Count)row.q_len * a.heads * e.spans : 0;
-        const Count with = parts + sum_up_to(wants);
-        const bool split = wants > 0 && with <= a.most_parts;
-        const unsigned mine = split ? split_items(e) : whole_items(row, e);
-        const unsigned with_items = items + sum_up_to(mine);
-        if (there) {
-            a.work[FIRST + first + lane] = with_items - mine;
-            a.work[FIRST + a.most_rows + first + lane] = split ? (unsigned)(with - wants) : NO_PARTS;
-        }
-        items = __shfl_sync(0xffffffffu, with_items, 31);
-        parts = __shfl_sync(0xffffffffu, with, 31);
-    }
-    if (lane == 0) {
-        a.work[ITEMS] = items;
-        a.work[PARTS] = (unsigned)min(parts, (Count)a.most_parts);
-    }
-}
-
 struct Attend {
-    const float* qkv;           // [tokens, (heads + 2 · kv_heads) · HEAD_DIM]
+    const float* queries;       // [tokens, (heads + 2 · kv_heads) · HEAD_DIM], the queries first
     const CACHED* keys;         // [cells, kv_heads, HEAD_DIM]
     const CACHED* values;       // [cells, kv_heads, HEAD_DIM]
     const unsigned* batch;
@@ -68,7 +22,8 @@ struct Attend {
     unsigned most_rows, kv_heads, cells, page_size;
     float scale;                // of scores, with log₂ e in it
     unsigned group;             // of layers, whose page tables are read
-    unsigned window, pad;
+    unsigned window;
+    unsigned rounded;           // queries are CACHED, each head at the begin of its place
 };
 
 // What a block stages.
@@ -122,16 +77,22 @@ __device__ inline void copy_block(const Attend& a, CACHED* to, const CACHED* fro
         cp_async_16(to + slot * STRIDE + column, from + at, there ? 16 : 0);
     }
 }
+// Begins to copy the tile's queries; what is none is zero.
 __device__ inline void copy_queries(const Attend& a, Stage& s, const Row& row, const Item& item) {
+    constexpr unsigned EACH = 16 / sizeof(CACHED), CHUNKS = DIM / EACH;
     const size_t width = (size_t)a.kv_heads * (GROUP + 2) * HEAD_DIM;
-    for (unsigned i = threadIdx.x; i < QUERIES * DIM; i += THREADS) {
-        const unsigned query = i / DIM, column = i % DIM;
-        float x = 0;
-        if (query < item.queries && column < HEAD_DIM) {
-            const unsigned token = (item.query + query) / GROUP, head = blockIdx.y * GROUP + (item.query + query) % GROUP;
-            x = a.qkv[(row.start + token) * width + head * HEAD_DIM + column];
+    for (unsigned i = threadIdx.x; i < QUERIES * CHUNKS; i += THREADS) {
+        const unsigned query = i / CHUNKS, column = i % CHUNKS * EACH;
+        const bool there = query < item.queries && column < HEAD_DIM;
+        const unsigned token = (item.query + query) / GROUP, head = blockIdx.y * GROUP + (item.query + query) % GROUP;
+        const float* from = there ? a.queries + (row.start + token) * width + head * HEAD_DIM : a.queries;
+        CACHED* to = s.queries + query * STRIDE + column;
+        if (a.rounded) {
+            cp_async_16(to, (const CACHED*)from + (there ? column : 0), there ? 16 : 0);
+            continue;
         }
-        s.queries[query * STRIDE + column] = from_f32<CACHED>(x);
+        UNROLL
+        for (unsigned j = 0; j < EACH; j++) to[j] = from_f32<CACHED>(there ? from[column + j] : 0.0f);
     }
     if (threadIdx.x < QUERIES) {
         const bool there = threadIdx.x < item.queries;
@@ -239,10 +200,10 @@ template <class Put> __device__ inline void for_each(const Sums& sums, const Ite
                     put(item.query + tile_row(i), column, i / 2, sums.columns[unit][j][i]);
             }
 }
-// Leaves the result of one span where `attention_merge` finds it.
-__device__ inline void leave_part(const Attend& a, const Row& row, const Item& item, unsigned first_part, const Sums& sums) {
+// Leaves the result of span `number` where `attention_merge` finds it.
+__device__ inline void leave_part(const Attend& a, const Row& row, const Item& item, unsigned first_part, unsigned number, const Sums& sums) {
     const Extent e = extent_of(row, a.window);
-    const unsigned heads = a.kv_heads * GROUP, span = item.first_span - e.first_span;
+    const unsigned heads = a.kv_heads * GROUP, span = number - e.first_span;
     auto part = [&](unsigned query) {
         const size_t of = (size_t)query / GROUP * heads + blockIdx.y * GROUP + query % GROUP;
         return a.parts + (first_part + of * e.spans + span) * PART;
@@ -311,14 +272,14 @@ __device__ inline void run_item(const Attend& a, Stage& s, const Row& row, const
         __syncthreads();                            // and done with
         if (next < end) copy_block(a, s.values, a.values, s.cells[turn]);
         cp_async_commit_group();
-        if (!item.split && (next % SPAN == 0 || next >= end)) {
-            fold_span(total, span);
+        if (next % SPAN == 0 || next >= end) {
+            if (item.split) leave_part(a, row, item, first_part, at / SPAN, span);
+            else fold_span(total, span);
             clear(span);
         }
     }
     cp_async_wait_group<0>();
-    if (item.split) leave_part(a, row, item, first_part, span);
-    else finish(a, row, item, total);
+    if (!item.split) finish(a, row, item, total);
 }
 
 // Grid: (blocks that share the items, kv heads).

@@ -1,10 +1,12 @@
 // What is written to the cache: new keys and values, and cells that move.
 #include "batch.cuh"
+#include "sums.cuh"
 
 constexpr unsigned WARPS = 4;       // of a block; each has one head of one token
 
 struct Heads {
-    float* qkv;                 // [tokens, (heads + 2 · kv_heads) · HEAD_DIM]
+    Sums sums;                  // [tokens, (heads + 2 · kv_heads) · HEAD_DIM], read
+    float* qkv;                 // as large, written; may be the only part of the sums
     const float* q_norm;        // [HEAD_DIM], or null
     const float* k_norm;        // [HEAD_DIM], or null
     const float* cos;           // [positions, half]
@@ -15,6 +17,10 @@ struct Heads {
     unsigned heads, kv_heads, half, cells, positions, most;
     float eps;
     unsigned group;             // of layers, whose cells are written
+    // Queries are written as CACHED, each head at the begin of its place in qkv, and what
+    // stays in qkv else as f32.
+    unsigned rounds;
+    unsigned pad;
 };
 
 // x / rms(x) · weight; every lane has columns `lane`, `lane + 32`, …
@@ -33,17 +39,21 @@ __device__ inline float rotated(const float* x, unsigned i, const float* cos, co
     return x[i];
 }
 
-// Norms and rotates queries, in place, and keys; writes keys and values to the
-// token's cell, where there is a cache. Grid: (most tokens, heads of all kinds / 4).
+// Sums up, norms and rotates queries and keys; writes queries to their place, and keys and
+// values to the token's cell, where there is a cache. Grid: (most tokens, heads of all kinds / 4).
 extern "C" __global__ void __launch_bounds__(32 * WARPS) rotate_and_store(Heads a) {
     __shared__ float shared[WARPS][HEAD_DIM];
     const unsigned token = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const unsigned head = blockIdx.y * WARPS + warp, rotates = a.heads + a.kv_heads;
     const unsigned tokens = a.batch ? min(a.batch[TOKENS], a.most) : a.most;
     if (token >= tokens || head >= rotates + a.kv_heads) return;
-    float* from = a.qkv + ((size_t)token * (rotates + a.kv_heads) + head) * HEAD_DIM;
+    const size_t at = ((size_t)token * (rotates + a.kv_heads) + head) * HEAD_DIM;
     float* x = shared[warp];
-    for (unsigned i = lane; i < HEAD_DIM; i += 32) x[i] = from[i];
+    float sums[(HEAD_DIM + 31) / 32];
+    sums_of(a.sums, at + lane, head * HEAD_DIM + lane, 32, HEAD_DIM - min(lane, (unsigned)HEAD_DIM), sums);
+    UNROLL
+    for (unsigned i = 0; i < sizeof sums / sizeof sums[0]; i++)
+        if (lane + 32 * i < HEAD_DIM) x[lane + 32 * i] = sums[i];
     const float* norm = head < a.heads ? a.q_norm : head < rotates ? a.k_norm : nullptr;
     if (norm) normalize(x, norm, a.eps, lane);
     __syncwarp();       // a pair's columns belong to different lanes
@@ -52,9 +62,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) rotate_and_store(Heads 
     const unsigned half = head < rotates && position < a.positions ? a.half : 0;
     const float* cos = a.cos + (size_t)position * half;
     const float* sin = a.sin + (size_t)position * half;
+    float* to_qkv = a.qkv + at;
+    if (head < a.heads && a.rounds) {
+        // Nobody else reads the sums that this overwrites.
+        for (unsigned i = lane; i < HEAD_DIM; i += 32) ((CACHED*)to_qkv)[i] = from_f32<CACHED>(rotated(x, i, cos, sin, half));
+        return;
+    }
     if (head < a.heads || !a.keys) {
         const bool changed = norm || half;
-        for (unsigned i = lane; changed && i < HEAD_DIM; i += 32) from[i] = rotated(x, i, cos, sin, half);
+        for (unsigned i = lane; changed && i < HEAD_DIM; i += 32) to_qkv[i] = rotated(x, i, cos, sin, half);
         return;
     }
     const unsigned cell = cells_of(a.batch, a.group)[token];

@@ -40,60 +40,87 @@ __device__ inline void norm_values(const RmsNorm& a, size_t row) {
 }
 
 // A row that a block's registers hold, so that all of it is on its way at once.
-constexpr unsigned OWN = 8;         // units of four values that a thread has at most
-__device__ inline bool in_registers(unsigned width) { return width % 4 == 0 && width <= 4 * OWN * THREADS; }
+// A thread has OWN units of four values at most, and LOADS of parts on their way at once.
+constexpr unsigned LOADS = 16;
+__device__ inline bool in_registers(unsigned width, unsigned own) { return width % 4 == 0 && width <= 4 * own * THREADS; }
 __device__ inline void add_to(float4& x, const float4& y) {
     x.x = __fadd_rn(x.x, y.x);
     x.y = __fadd_rn(x.y, y.y);
     x.z = __fadd_rn(x.z, y.z);
     x.w = __fadd_rn(x.w, y.w);
 }
-// Calls `with(own, column)` for this thread's units, at most OWN.
-template <class With> __device__ inline void for_own(unsigned width, With with) {
+__device__ inline float4 at(const float* from) { return *(const float4*)from; }
+// Calls `with(own, column)` for this thread's units from the one after `from` others on, at
+// most COUNT.
+template <unsigned COUNT, class With> __device__ inline void for_own(unsigned width, unsigned from, With with) {
     UNROLL
-    for (unsigned own = 0; own < OWN; own++) {
-        const unsigned column = (own * THREADS + threadIdx.x) * 4;
+    for (unsigned own = 0; own < COUNT; own++) {
+        const unsigned column = ((from + own) * THREADS + threadIdx.x) * 4;
         if (column < width) with(own, column);
     }
 }
-__device__ inline void norm_units(const RmsNorm& a, size_t row) {
-    struct __align__(4 * sizeof(OPERAND)) Unit { OPERAND of[4]; };
-    auto at = [](const float* from) { return *(const float4*)from; };
-    float4 x[OWN];
-    for_own(a.width, [&](unsigned own, unsigned column) { x[own] = at(a.x + row + column); });
-    if (a.delta.count) {
-        float4 sum[OWN];
-        const float* parts = a.delta.parts + row;
-        for_own(a.width, [&](unsigned own, unsigned column) { sum[own] = at(parts + column); });
-        for (unsigned part = 1; part < a.delta.count; part++)
-            for_own(a.width, [&](unsigned own, unsigned column) {
-                add_to(sum[own], at(parts + part * a.delta.stride + column));
+// Adds the parts of `delta`, in their order, to the units of a row, and its bias behind them.
+// As many parts as a round has are on their way before the first one is added.
+template <unsigned ROUND, unsigned OWN> __device__ inline void add_parts(const RmsNorm& a, size_t row, float4 (&x)[OWN]) {
+    constexpr unsigned AT_ONCE = LOADS / ROUND < OWN ? LOADS / ROUND : OWN;
+    const float *parts = a.delta.parts + row, *bias = a.delta.bias;
+    UNROLL
+    for (unsigned from = 0; from < OWN; from += AT_ONCE) {
+        float4 sum[AT_ONCE];
+        for (unsigned first = 0; first < a.delta.count; first += ROUND) {
+            float4 round[AT_ONCE][ROUND];
+            UNROLL
+            for (unsigned part = 0; part < ROUND; part++)
+                for_own<AT_ONCE>(a.width, from, [&](unsigned own, unsigned column) {
+                    if (first + part < a.delta.count) round[own][part] = at(parts + (first + part) * a.delta.stride + column);
+                });
+            for_own<AT_ONCE>(a.width, from, [&](unsigned own, unsigned) {
+                if (first == 0) sum[own] = round[own][0];
+                UNROLL
+                for (unsigned part = 0; part < ROUND; part++)
+                    if (first + part > 0 && first + part < a.delta.count) add_to(sum[own], round[own][part]);
             });
-        for_own(a.width, [&](unsigned own, unsigned column) {
-            if (a.delta.bias) add_to(sum[own], at(a.delta.bias + column));
-            add_to(x[own], sum[own]);
-            *(float4*)(a.x + row + column) = x[own];
+        }
+        for_own<AT_ONCE>(a.width, from, [&](unsigned own, unsigned column) {
+            if (bias) add_to(sum[own], at(bias + column));
+            add_to(x[from + own], sum[own]);
         });
     }
+}
+template <unsigned OWN> __device__ inline void norm_units(const RmsNorm& a, size_t row) {
+    struct __align__(4 * sizeof(OPERAND)) Unit { OPERAND of[4]; };
+    // Weights come from far, and behind a store the compiler moves no load forward.
+    float4 weight[OWN], x[OWN];
+    for_own<OWN>(a.width, 0, [&](unsigned own, unsigned column) { weight[own] = at(a.weight + column); });
+    for_own<OWN>(a.width, 0, [&](unsigned own, unsigned column) { x[own] = at(a.x + row + column); });
+    if (a.delta.count) {
+        if (a.delta.count == 1) add_parts<1>(a, row, x);
+        else if (a.delta.count == 2) add_parts<2>(a, row, x);
+        else if (a.delta.count <= 4) add_parts<4>(a, row, x);
+        else add_parts<8>(a, row, x);
+        for_own<OWN>(a.width, 0, [&](unsigned own, unsigned column) { *(float4*)(a.x + row + column) = x[own]; });
+    }
     float squares = 0;
-    for_own(a.width, [&](unsigned own, unsigned) {
+    for_own<OWN>(a.width, 0, [&](unsigned own, unsigned) {
         squares += x[own].x * x[own].x + x[own].y * x[own].y + x[own].z * x[own].z + x[own].w * x[own].w;
     });
     const float scale = scale_of(a, squares);
-    for_own(a.width, [&](unsigned own, unsigned column) {
-        const float4 weight = at(a.weight + column);
+    for_own<OWN>(a.width, 0, [&](unsigned own, unsigned column) {
         *(Unit*)(a.out + row + column) = {{
-            from_f32<OPERAND>(x[own].x * scale * weight.x), from_f32<OPERAND>(x[own].y * scale * weight.y),
-            from_f32<OPERAND>(x[own].z * scale * weight.z), from_f32<OPERAND>(x[own].w * scale * weight.w)}};
+            from_f32<OPERAND>(x[own].x * scale * weight[own].x), from_f32<OPERAND>(x[own].y * scale * weight[own].y),
+            from_f32<OPERAND>(x[own].z * scale * weight[own].z), from_f32<OPERAND>(x[own].w * scale * weight[own].w)}};
     });
+}
+
+template <unsigned OWN> __device__ inline void norm_row(const RmsNorm& a) {
+    if (blockIdx.x >= rows_of(a.rows)) return;
+    const size_t row = (size_t)blockIdx.x * a.width;
+    if (in_registers(a.width, OWN)) norm_units<OWN>(a, row);
+    else norm_values(a, row);
 }
 
 // x += delta where there is one, then out = x / rms(x) · weight; a block per
 // row. Every thread sums its own columns, so a row's bits depend on nothing but
-// the row.
-extern "C" __global__ void __launch_bounds__(THREADS) rms_norm(RmsNorm a) {
-    if (blockIdx.x >= rows_of(a.rows)) return;
-    const size_t row = (size_t)blockIdx.x * a.width;
-    if (in_registers(a.width)) norm_units(a, row);
-    else norm_values(a, row);
-}
+// the row. Wide rows take so many registers that fewer of them run at once.
+extern "C" __global__ void __launch_bounds__(THREADS, 2) rms_norm(RmsNorm a) { norm_row<4>(a); }
+extern "C" __global__ void __launch_bounds__(THREADS, 1) rms_norm_wide(RmsNorm a) { norm_row<8>(a); }

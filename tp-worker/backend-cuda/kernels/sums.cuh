@@ -9,12 +9,43 @@ struct Sums {
     unsigned count;             // 0: there is nothing
     unsigned pad;
 };
-// The value at `at` of every part, in column `column`: parts are added in their
-// order, then the bias.
+constexpr unsigned PARTS_AT_ONCE = 4;
+// Up to COUNT values of every part: those at `at`, in column `column`, `at + step`, and so on,
+// as far as `step` times their number is below `columns`. Parts are added in their order, then
+// the bias. All values of some parts are on their way before the first is added.
+template <unsigned COUNT>
+__device__ inline void sums_of(const Sums& sums, size_t at, unsigned column, unsigned step, unsigned columns, float (&sum)[COUNT]) {
+    float bias[COUNT];
+    UNROLL
+    for (unsigned i = 0; i < COUNT; i++)
+        if (i * step < columns) {
+            bias[i] = sums.bias ? sums.bias[column + i * step] : 0;
+            sum[i] = sums.parts[at + i * step];
+        }
+    ROLLED
+    for (unsigned first = 1; first < sums.count; first += PARTS_AT_ONCE) {
+        float parts[PARTS_AT_ONCE][COUNT];
+        UNROLL
+        for (unsigned part = 0; part < PARTS_AT_ONCE; part++)
+            UNROLL
+            for (unsigned i = 0; i < COUNT; i++)
+                if (first + part < sums.count && i * step < columns)
+                    parts[part][i] = sums.parts[(first + part) * sums.stride + at + i * step];
+        UNROLL
+        for (unsigned part = 0; part < PARTS_AT_ONCE; part++)
+            UNROLL
+            for (unsigned i = 0; i < COUNT; i++)
+                if (first + part < sums.count && i * step < columns) sum[i] = __fadd_rn(sum[i], parts[part][i]);
+    }
+    UNROLL
+    for (unsigned i = 0; i < COUNT; i++)
+        if (sums.bias && i * step < columns) sum[i] = __fadd_rn(sum[i], bias[i]);
+}
+// The value at `at` of every part, in column `column`.
 __device__ inline float sum_of(const Sums& sums, size_t at, unsigned column) {
-    float sum = sums.parts[at];
-    for (unsigned part = 1; part < sums.count; part++) sum = __fadd_rn(sum, sums.parts[part * sums.stride + at]);
-    return sums.bias ? __fadd_rn(sum, sums.bias[column]) : sum;
+    float sum[1];
+    sums_of(sums, at, column, 1, 1, sum);
+    return sum[0];
 }
 
 // silu(gate) · up (Shazeer, arXiv:2002.05202)

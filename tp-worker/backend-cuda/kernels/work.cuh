@@ -5,7 +5,8 @@
 // order. Which items compute the spans never shows in it: a row's queries are
 // cut into tiles of 16 (a group's heads times new tokens), and an item is one
 // tile over one span, left in `parts` for `attention_merge`, or, where tiles are
-// many or parts have no room, one tile over all its spans.
+// many or parts have no room, one tile over all its spans. A short last span is not worth an
+// item: it goes with the one before, and leaves a part of its own.
 //
 // The new tokens that a query of a masked row sees are attended as if they lay
 // one behind the other. So spans that reach into them are computed with tiles of
@@ -15,6 +16,7 @@
 
 constexpr unsigned SPAN = 256;
 constexpr unsigned TILE = 16;
+constexpr unsigned SHORT = 64;      // positions: a last span of fewer goes with the one before
 constexpr unsigned NO_PARTS = 0xffffffffu;
 // Words of the work list: items, parts, and for each row its first item and
 // its first part.
@@ -28,7 +30,9 @@ struct Extent {
     unsigned first_span;        // that a query sees
     unsigned spans;             // from that one on
     unsigned shared_spans;      // of those, how many are cut into tiles of several tokens
-    unsigned shared_tiles;      // in each of them
+    unsigned shared_runs;       // items of one tile in these spans, if they are split
+    unsigned own_runs;          // and in those behind them
+    unsigned shared_tiles;      // in each of the shared spans
     unsigned token_tiles;       // tiles of one token, times new tokens
 };
 __device__ inline Extent extent_of(const Row& row, unsigned window) {
@@ -37,12 +41,16 @@ __device__ inline Extent extent_of(const Row& row, unsigned window) {
     e.first_span = visible(row.mask == CAUSAL ? row.kv_len + 1 : row.kv_len, window).begin / SPAN;
     e.spans = spans(row.kv_len + row.q_len) - e.first_span;
     e.shared_spans = row.mask == CAUSAL ? e.spans : row.kv_len / SPAN - e.first_span;
+    const unsigned own_spans = e.spans - e.shared_spans, last = (row.kv_len + row.q_len) % SPAN;
+    const bool is_short = last > 0 && last < SHORT;
+    e.shared_runs = e.shared_spans - (is_short && own_spans == 0 && e.shared_spans > 1);
+    e.own_runs = own_spans - (is_short && own_spans > 1);
     e.shared_tiles = tiles(row.q_len * GROUP);
     e.token_tiles = row.q_len * tiles(GROUP);
     return e;
 }
 __device__ inline unsigned split_items(const Extent& e) {
-    return e.shared_spans * e.shared_tiles + (e.spans - e.shared_spans) * e.token_tiles;
+    return e.shared_runs * e.shared_tiles + e.own_runs * e.token_tiles;
 }
 __device__ inline unsigned whole_items(const Row& row, const Extent& e) {
     return row.mask == CAUSAL ? e.shared_tiles : e.token_tiles;
@@ -74,16 +82,14 @@ __device__ inline Item item_of(const Row& row, unsigned window, unsigned index, 
         item.spans = e.spans;
         return item;
     }
-    const unsigned shared = e.shared_spans * e.shared_tiles;
-    item.spans = 1;
-    if (index < shared) {
-        item.first_span = e.first_span + index / e.shared_tiles;
-        take_tile(item, row, index % e.shared_tiles, false);
-    } else {
-        index -= shared;
-        item.first_span = e.first_span + e.shared_spans + index / e.token_tiles;
-        take_tile(item, row, index % e.token_tiles, true);
-    }
+    const unsigned shared = e.shared_runs * e.shared_tiles;
+    const bool own = index >= shared;
+    const unsigned tiles = own ? e.token_tiles : e.shared_tiles, within = own ? index - shared : index;
+    const unsigned run = within / tiles, runs = own ? e.own_runs : e.shared_runs;
+    const unsigned spans = own ? e.spans - e.shared_spans : e.shared_spans;
+    item.first_span = e.first_span + (own ? e.shared_spans : 0) + run;
+    item.spans = run + 1 == runs ? spans - run : 1;     // the last one also takes a short span
+    take_tile(item, row, within % tiles, own);
     return item;
 }
 

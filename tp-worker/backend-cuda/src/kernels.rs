@@ -44,7 +44,12 @@ pub(crate) const FEW_ROWS: Source = Source {
 pub(crate) const CELLS: Source = Source {
     name: "cells.cu",
     text: include_str!("../kernels/cells.cu"),
-    headers: &[DEVICE, BATCH],
+    headers: &[DEVICE, BATCH, SUMS],
+};
+pub(crate) const PLAN: Source = Source {
+    name: "plan.cu",
+    text: include_str!("../kernels/plan.cu"),
+    headers: &[DEVICE, BATCH, WORK],
 };
 pub(crate) const ATTENTION: Source = Source {
     name: "attention.cu",
@@ -54,6 +59,16 @@ pub(crate) const ATTENTION: Source = Source {
 pub(crate) const READ: Source = Source {
     name: "read.cu",
     text: include_str!("../kernels/read.cu"),
+    headers: &[DEVICE],
+};
+pub(crate) const EMPTY: Source = Source {
+    name: "empty.cu",
+    text: include_str!("../kernels/empty.cu"),
+    headers: &[],
+};
+pub(crate) const BITS: Source = Source {
+    name: "bits.cu",
+    text: include_str!("../kernels/bits.cu"),
     headers: &[DEVICE],
 };
 pub(crate) const RANDOM: Source = Source {

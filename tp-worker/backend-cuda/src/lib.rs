@@ -41,10 +41,12 @@ pub use exchange::{CollectiveOptions, Nccl};
 pub use footprint::CudaMemory;
 pub use kernels::Source;
 pub use ops::{
-    Attention, HeadNorms, Indices, Operands, PagedCache, Product, Products, Rope, RowwiseOps, Sums,
-    Work, WorkLimits,
+    Attention, Cut, HeadNorms, Indices, Operands, PagedCache, Product, Products, Queries, Rope,
+    RowwiseOps, Sums, SumsWithSpace, Work, WorkLimits,
 };
 pub use passes::{Chosen, Inputs, Recorded};
-pub use runtime::{Buffer, Compiler, Context, Event, Gpu, Graph, Kernel, Module, Pinned, Stream};
+pub use runtime::{
+    Buffer, ComparedBits, Compiler, Context, Event, Gpu, Graph, Kernel, Module, Pinned, Stream,
+};
 pub use tensors::{CudaMatrix, CudaTensor, Element, Floats, Rows};
 pub use version::Version;

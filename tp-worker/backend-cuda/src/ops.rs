@@ -7,7 +7,7 @@ pub(crate) mod random;
 pub(crate) mod rowwise;
 mod sums;
 
-pub use attention::{Attention, HeadNorms, PagedCache, Rope, Work, WorkLimits};
+pub use attention::{Attention, Cut, HeadNorms, PagedCache, Queries, Rope, Work, WorkLimits};
 pub use indices::Indices;
 pub(crate) use indices::IndicesParameter;
 pub(crate) use products::WORKSPACE;
@@ -15,5 +15,5 @@ pub use products::{Operands, Product, Products};
 pub(crate) use random::Random;
 pub(crate) use rowwise::JoinedRows;
 pub use rowwise::RowwiseOps;
-pub use sums::Sums;
 pub(crate) use sums::SumsParameter;
+pub use sums::{Sums, SumsWithSpace};

@@ -3,6 +3,7 @@
 //! Thin wrappers, which know no operation. All of them queue work and return, and a launch
 //! allocates nothing.
 
+pub(crate) mod bits;
 mod compiler;
 mod context;
 mod gpu;
@@ -10,11 +11,13 @@ mod graph;
 mod memory;
 pub(crate) mod meter;
 mod module;
+mod selection;
 mod staged;
 mod stopwatch;
 mod stream;
 mod tape;
 
+pub use bits::ComparedBits;
 pub use compiler::Compiler;
 pub(crate) use compiler::Defines;
 pub use context::Context;
@@ -23,6 +26,7 @@ pub use graph::Graph;
 pub use memory::{Buffer, Pinned};
 pub(crate) use meter::Meter;
 pub use module::{Kernel, Module};
+pub(crate) use selection::Selection;
 pub(crate) use staged::Staged;
 pub(crate) use stopwatch::{CLOCK, Stopwatch};
 pub(crate) use stream::Arrivals;

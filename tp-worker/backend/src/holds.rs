@@ -11,6 +11,7 @@
 /// | `matmul_scatter_add_rms_norm` | operands (`x`), sums (`residual`, `product`) | sums (`residual`), operands (`out`) |
 /// | `head_norm`, `rope` | sums | sums, in place |
 /// | `attention`, `attend` | sums (`qkv`) | operands |
+/// | `matmul_attend` | operands (`x`), sums (`qkv`) | operands |
 /// | `silu_mul`, `gated_matmul` | operands (`x`), sums (`gate_up`) | operands |
 /// | `experts` | operands (`x`, `activated`), sums (`scores`, `gate_up`, `products`) | sums (`out`) |
 /// | `scatter_add_rms_norm` | sums (`residual`, `product`) | sums (`residual`), operands (`out`) |

@@ -8,7 +8,9 @@ use lockstep_backend_cpu::roofline::{Arithmetic, Meter};
 use lockstep_backend_cpu::{CpuBackend, CpuError, CpuMemory, CpuOptions, CpuTensor, Isa};
 use lockstep_types::{DeviceRoom, KvCacheDtype};
 
-use crate::{Device, DeviceError, DeviceOptions, Finding, MemoryTimes, Metered, Roofline, Work};
+use crate::{
+    ComparedBits, Device, DeviceError, DeviceOptions, Finding, MemoryTimes, Metered, Roofline, Work,
+};
 
 /// The host is the device: nothing runs beside the program.
 impl Metered for CpuBackend {
@@ -27,12 +29,29 @@ impl Metered for CpuBackend {
         Ok(start.elapsed().as_secs_f64())
     }
 
+    fn select_kernels(&mut self, _: &'static [&'static str]) -> usize {
+        0
+    }
+
+    fn read_memory(&mut self, _: usize) {}
+
+    fn launch_empty(&mut self, _: u32) {}
+
+    fn compare_bits(&mut self) -> Result<ComparedBits, DeviceError> {
+        let why = "the processor's kernels are compared by their own tests";
+        Err(DeviceError::new(BackendError::Unsupported(why.to_owned())))
+    }
+
     fn recorded(&self) -> (u64, u64) {
         (0, 0)
     }
 }
 
 impl Device for CpuBackend {
+    fn exists() -> bool {
+        true
+    }
+
     fn room(_: usize) -> Result<Option<DeviceRoom>, DeviceError> {
         Ok(None)
     }

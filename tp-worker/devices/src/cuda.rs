@@ -9,10 +9,13 @@ use lockstep_backend_cuda::{
 };
 use lockstep_types::{DeviceRoom, KvCacheDtype};
 
-use crate::{Device, DeviceError, DeviceOptions, Finding, MemoryTimes, Metered, Roofline, Work};
+use crate::{
+    ComparedBits, Device, DeviceError, DeviceOptions, Finding, MemoryTimes, Metered, Roofline, Work,
+};
 
-/// Folder of compiled kernels, inside the folder for all files that are kept.
-const KERNELS: &str = "kernels";
+/// Folder of compiled kernels, inside the folder for all files that are kept
+/// ([`DeviceOptions::folder`]).
+pub const KERNELS: &str = "kernels";
 
 impl Metered for CudaBackend {
     fn prepare_meter(&mut self, bytes: usize) -> Result<(), DeviceError> {
@@ -32,6 +35,28 @@ impl Metered for CudaBackend {
         Self::measure(self, copies, work)
     }
 
+    fn select_kernels(&mut self, names: &'static [&'static str]) -> usize {
+        Self::select_kernels(self, names)
+    }
+
+    fn read_memory(&mut self, bytes: usize) {
+        Self::read_memory(self, bytes);
+    }
+
+    fn launch_empty(&mut self, blocks: u32) {
+        Self::launch_empty(self, blocks);
+    }
+
+    fn compare_bits(&mut self) -> Result<ComparedBits, DeviceError> {
+        let found = Self::compare_bits(self).map_err(DeviceError::new)?;
+        Ok(ComparedBits {
+            sums: found.sums,
+            different: found.different,
+            largest: found.largest,
+            columns: found.columns,
+        })
+    }
+
     fn recorded(&self) -> (u64, u64) {
         let Recorded { graphs, bytes } = Self::recorded(self);
         (graphs, bytes)
@@ -43,6 +68,16 @@ impl Metered for CudaBackend {
 }
 
 impl Device for CudaBackend {
+    fn exists() -> bool {
+        match Gpu::count() {
+            Ok(count) => count > 0,
+            // Without a driver nobody has set up a GPU for programs. Any other failure is one
+            // of a driver that is there, so people should hear of it.
+            Err(CudaError::Missing { .. } | CudaError::NoDevice) => false,
+            Err(_) => true,
+        }
+    }
+
     fn room(number: usize) -> Result<Option<DeviceRoom>, DeviceError> {
         let room = || -> Result<DeviceRoom, CudaError> {
             let gpu = Gpu::find(number)?;

@@ -12,6 +12,9 @@ use crate::{DeviceError, Finding, Metered, Roofline};
 
 /// A kind of device, identified by its backend.
 pub trait Device: Backend + Metered + 'static {
+    /// Returns true if this machine has a device of this kind, even one that can't be used.
+    fn exists() -> bool;
+
     /// Returns the memory of device `number`; `None` if the device uses the host's memory.
     ///
     /// # Errors

@@ -26,6 +26,10 @@ impl Footprint for DeviceFootprint {
         shared_part(model, attn_tp_size)
     }
 
+    fn exists(&self, kind: DeviceKind) -> bool {
+        Registry::empty().run(kind, Exists)
+    }
+
     fn room(&self, kind: DeviceKind, number: usize) -> Result<Option<DeviceRoom>, String> {
         let room = Registry::empty().run(kind, Room(number));
         room.map_err(|error| error.to_string())
@@ -59,6 +63,17 @@ impl Footprint for DeviceFootprint {
 /// Returns the memory that a device takes when it is opened with `options`.
 pub fn device_memory(options: &DeviceOptions<'_>) -> Box<dyn DeviceMemory> {
     Registry::empty().run(options.device.kind, Opened(options))
+}
+
+/// Asks if there is any device.
+struct Exists;
+
+impl OnDevice for Exists {
+    type Output = bool;
+
+    fn run<B: Device>(self, _: &DrafterRegistry<B>) -> bool {
+        B::exists()
+    }
 }
 
 /// Asks for the memory of the device of that number.

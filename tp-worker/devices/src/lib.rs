@@ -17,11 +17,12 @@ mod meter;
 mod registry;
 mod roofline;
 
+pub use cuda::KERNELS;
 pub use device::{Collectives, Device, DeviceOptions};
 pub use error::DeviceError;
 pub use finding::Finding;
 pub use footprint::{DeviceFootprint, device_memory};
-pub use meter::{MemoryTimes, Metered, Work};
+pub use meter::{ComparedBits, MemoryTimes, Metered, Work};
 pub use registry::OnDevice;
 pub use roofline::{Arithmetic, Clock, Measured, Roofline};
 

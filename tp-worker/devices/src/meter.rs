@@ -29,6 +29,26 @@ pub trait Metered: Sized {
     /// The errors of `work`.
     fn measure(&mut self, copies: usize, work: Work<'_, Self>) -> Result<f64, BackendError>;
 
+    /// From now on runs, of all operations, only kernels with these names; without names,
+    /// everything. Operations give no results meanwhile. Returns the number of launches that
+    /// the earlier names let run.
+    fn select_kernels(&mut self, names: &'static [&'static str]) -> usize;
+
+    /// Queues the reading of the first `bytes` of that memory. A failure is reported as with
+    /// operations.
+    fn read_memory(&mut self, bytes: usize);
+
+    /// Queues a kernel of `blocks` blocks that does nothing. A failure is reported as with
+    /// operations.
+    fn launch_empty(&mut self, blocks: u32);
+
+    /// Multiplies the same operands by the two kinds of tensor-core instructions that the device
+    /// may have, and compares the bits of the sums.
+    ///
+    /// # Errors
+    /// [`DeviceError`] with the reason if the device has not both.
+    fn compare_bits(&mut self) -> Result<ComparedBits, DeviceError>;
+
     /// Returns the number of recorded passes, and the bytes of the device's memory that they
     /// were seen to take.
     fn recorded(&self) -> (u64, u64);
@@ -37,6 +57,19 @@ pub trait Metered: Sized {
     fn exchanged(&self) -> u64 {
         0
     }
+}
+
+/// Sums of products by one kind of instruction, compared with the same sums by another.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ComparedBits {
+    /// Number of sums.
+    pub sums: usize,
+    /// Number of sums whose bits differ.
+    pub different: usize,
+    /// Largest difference, as a share of the largest sum.
+    pub largest: f64,
+    /// Columns that each sum multiplies.
+    pub columns: usize,
 }
 
 /// Times of copying and reading memory.

@@ -12,6 +12,10 @@ pub enum SamplingError {
         /// The first token with such a logit.
         token: u32,
     },
+    /// The output's constraint can't be followed: it reached a limit, or the model gives every
+    /// allowed token the probability 0.
+    #[error("the output's constraint leaves no token")]
+    Constraint,
     /// The row's length is not the vocabulary's.
     #[error("a row of {found} logits came for a vocabulary of {expected}")]
     WrongWidth {

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod candidates;
+mod constraint;
 mod draft;
 mod error;
 mod exp;
@@ -20,6 +21,7 @@ mod philox;
 mod residual;
 mod sampler;
 
+pub use constraint::{TokenConstraint, allows};
 pub use draft::{DraftKey, DraftSampler};
 pub use error::SamplingError;
 pub use history::TokenHistory;

@@ -5,6 +5,7 @@ use lockstep_types::sampling::SamplingParams;
 use crate::{
     SamplingError, Stream, TokenHistory,
     candidates::Candidates,
+    constraint::restrict,
     exp::exp_nonpositive,
     logprob::finite_max,
     mass::{MassScale, at, share},
@@ -13,9 +14,8 @@ use crate::{
 
 /// Chooses tokens, with scratch memory for one row that is reused.
 ///
-/// The order is that of Hugging Face, vLLM and SGLang: bias, minimum length, repetition
-/// penalty, frequency and presence penalties, temperature, top-k, top-p over the tokens that
-/// top-k left, min-p.
+/// The order is that of Hugging Face, vLLM and SGLang: bias, constraint, penalties, minimum
+/// length, temperature, top-k, top-p over the tokens that top-k left, min-p.
 ///
 /// Weights are summed as whole numbers ([`MassScale`]), and all else is plain arithmetic of
 /// single numbers. So a device that does the same in any order finds the same token.
@@ -37,6 +37,9 @@ pub struct Request<'a> {
     pub history: &'a TokenHistory,
     /// Number of output tokens so far: the counter of the generator.
     pub position: u64,
+    /// The tokens that a constraint allows, as [`crate::TokenConstraint::allowed`] returns them;
+    /// `None` = all.
+    pub allowed: Option<&'a [u32]>,
 }
 
 /// Keeps logits finite under all penalties and biases.
@@ -57,7 +60,8 @@ impl Sampler {
     /// token, the lowest id among equals.
     ///
     /// # Errors
-    /// [`SamplingError::NotFinite`], [`SamplingError::WrongWidth`]. Parameters
+    /// [`SamplingError::NotFinite`], [`SamplingError::WrongWidth`], or
+    /// [`SamplingError::Constraint`] if every allowed token has the logit -∞. Parameters
     /// in their documented ranges never cause one.
     pub fn sample(&mut self, logits: &[f32], request: Request<'_>) -> Result<u32, SamplingError> {
         let kept = self.evaluate(logits, request)?;
@@ -75,7 +79,7 @@ impl Sampler {
     /// that greedy takes.
     ///
     /// # Errors
-    /// [`SamplingError::NotFinite`], [`SamplingError::WrongWidth`]; `out` then stays as it was.
+    /// Those of [`Self::sample`]; `out` then stays as it was.
     pub fn distribution(
         &mut self,
         logits: &[f32],
@@ -114,7 +118,7 @@ impl Sampler {
         }
         let raw_max = finite_max(logits)?;
         let params = request.params;
-        let adjusted = params.adjusts_logits(request.position);
+        let adjusted = params.adjusts_logits(request.position) || request.allowed.is_some();
         if params.temperature == 0.0 && !adjusted {
             return Ok(Kept::One(first_equal(logits, raw_max)));
         }
@@ -191,12 +195,16 @@ fn first_equal(values: &[f32], value: f32) -> u32 {
     values.iter().position(|v| *v == value).unwrap_or(0) as u32
 }
 
-/// Applies bias, minimum length and penalties. Returns the largest logit. A minimum length that
-/// would leave no token at all is not applied.
+/// Applies bias, constraint, penalties and minimum length. Returns the largest logit. A minimum
+/// length that would leave no token at all is not applied.
 fn adjust(logits: &mut [f32], request: Request<'_>) -> Result<f32, SamplingError> {
     let params = request.params;
     for (token, bias) in &params.logit_bias {
         change(logits, *token, |logit| logit + bias);
+    }
+    if let Some(allowed) = request.allowed {
+        restrict(logits, allowed);
+        finite_max(logits).map_err(|_| SamplingError::Constraint)?;
     }
     if params.has_penalties() {
         let repetition = params.repetition_penalty;

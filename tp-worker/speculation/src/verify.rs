@@ -4,7 +4,9 @@
 //! node whose logits are there, and nothing as large as the vocabulary is held per node.
 //! Parents come before children, so one look at each row of logits is enough in every mode.
 
-use lockstep_sampling::{Request, Sampler, SamplingError, TokenHistory, token_logprob};
+use lockstep_sampling::{
+    Request, Sampler, SamplingError, TokenConstraint, TokenHistory, token_logprob,
+};
 use lockstep_types::Verification;
 use lockstep_types::sampling::{SamplingParams, TokenLogprob};
 
@@ -50,6 +52,9 @@ pub struct VerifyRow<'a> {
     /// penalties. Decided tokens are pushed as they are decided. After [`Verifier::finish`] the
     /// counts have taken in exactly [`Verified::tokens`].
     pub history: &'a mut TokenHistory,
+    /// The constraint of the request's output. It is asked along the path alone, and after
+    /// [`Verifier::finish`] it has taken in exactly [`Verified::tokens`].
+    pub constraint: Option<&'a mut dyn TokenConstraint>,
     /// Number of output tokens before this row.
     pub position: u64,
     /// Number of most likely tokens whose log-probabilities are reported; `None` if nothing is
@@ -114,8 +119,8 @@ impl Verifier {
     ///
     /// # Errors
     /// [`SamplingError`] at the root: the row fails and gets no token. If logits further down
-    /// are not finite, the path ends before them, and the request meets them at its next step's
-    /// root.
+    /// are not finite, or the constraint fails there, the path ends before them, and the request
+    /// meets them at its next step's root.
     pub fn node(
         &mut self,
         number: u32,
@@ -166,7 +171,7 @@ impl Verifier {
         row: &mut VerifyRow<'_>,
         sampler: &mut Sampler,
     ) -> Result<(), SamplingError> {
-        let token = sampler.sample(logits, self.request(row))?;
+        let token = sampler.sample(logits, self.request(row)?)?;
         self.take(token, drafted(row, number, token), logits, row)
     }
 
@@ -178,10 +183,12 @@ impl Verifier {
         logits: &[f32],
         row: &mut VerifyRow<'_>,
     ) -> Result<(), SamplingError> {
-        if let Some(top) = row.logprobs {
-            let logprob = token_logprob(logits, token, top)?;
-            self.verified.logprobs.push(logprob);
+        let logprob = row.logprobs.map(|top| token_logprob(logits, token, top));
+        let logprob = logprob.transpose()?;
+        if let Some(constraint) = &mut row.constraint {
+            constraint.take(token)?;
         }
+        self.verified.logprobs.extend(logprob);
         self.verified.tokens.push(token);
         if row.params.has_penalties() {
             row.history.push(token);
@@ -193,12 +200,24 @@ impl Verifier {
 
     /// Returns the request at the current node. The node's depth is the number of tokens
     /// decided so far.
-    fn request<'a>(&self, row: &'a VerifyRow<'_>) -> Request<'a> {
-        Request {
-            params: row.params,
-            history: row.history,
-            position: row.position + self.verified.tokens.len() as u64,
-        }
+    fn request<'a>(&self, row: &'a mut VerifyRow<'_>) -> Result<Request<'a>, SamplingError> {
+        let VerifyRow {
+            params,
+            history,
+            constraint,
+            position,
+            ..
+        } = row;
+        let allowed = match constraint {
+            Some(constraint) => Some(constraint.allowed()?),
+            None => None,
+        };
+        Ok(Request {
+            params,
+            history,
+            position: *position + self.verified.tokens.len() as u64,
+            allowed,
+        })
     }
 }
 

@@ -72,6 +72,7 @@ impl Computing<'_> {
             collectives::connect(&ctx.engine, rank, secret, self.listener, &start)?;
         self.abort.arm(handle);
         let worker = worker.insert(load(ctx, rank, collective, drafters)?);
+        worker.read_vocabulary();
         let ready = WorkerReady {
             weight_bytes: worker.weight_bytes() as u64,
             kv_bytes: worker.kv_bytes() as u64,

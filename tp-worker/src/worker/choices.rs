@@ -97,8 +97,8 @@ impl Choices {
     }
 }
 
-/// Returns the choice for a row. The host chooses if the row reports log-probabilities or needs
-/// its history.
+/// Returns the choice for a row. The host chooses if the row reports log-probabilities, needs
+/// its history, or is constrained.
 fn choice(
     task: &RowTask,
     slots: &Slots,
@@ -122,7 +122,8 @@ fn choice(
 pub fn is_devices(slot: &Slot) -> bool {
     let logprobs = slot.generation.logprobs;
     let reports = logprobs.output || logprobs.prompt_start.is_some();
-    !reports && choice_of(slot).how != ChoiceMethod::Host
+    let constrained = slot.generation.constraint.is_some();
+    !reports && !constrained && choice_of(slot).how != ChoiceMethod::Host
 }
 
 fn choice_of(slot: &Slot) -> Choice {

@@ -9,6 +9,7 @@ use lockstep_types::step::SlotOutput;
 use super::{
     batch::{BatchBuffers, LogitUse, Wanted},
     choices::drafts_of,
+    constraints::SlotConstraint,
     outcome::Outcomes,
     slots::{FAILED, RowTask, Slot, Slots},
 };
@@ -98,6 +99,9 @@ impl Emitter<'_> {
         let Some(verified) = verified else { return };
         if slot.failed || verified.tokens.is_empty() {
             slot.failed = true;
+            if let Some(why) = slot.constraint.as_ref().and_then(SlotConstraint::failure) {
+                tracing::warn!(slot = task.slot, why, "a constraint can't be followed");
+            }
             self.outcomes.set(task.choice, None);
             return;
         }
@@ -119,6 +123,7 @@ fn verify_row<'a>(slot: &'a mut Slot, (drafts, row): (&'a Drafts, usize)) -> Ver
         position: slot.tokens.len() as u64 - u64::from(slot.prompt_len),
         params: &slot.generation.sampling,
         history: &mut slot.history,
+        constraint: slot.constraint.as_mut().map(SlotConstraint::as_constraint),
         logprobs: reported.output.then_some(reported.top as usize),
     }
 }

@@ -8,9 +8,9 @@ use lockstep_types::{
     step::{SlotExtend, SlotOpen},
 };
 
-use super::{PlanError, WorkerLimits, pages::PageTables};
+use super::{PlanError, WorkerLimits, constraints::SlotConstraint, pages::PageTables};
 
-/// Stands for a token if a row's logits were not finite.
+/// Stands for a token if a row has none.
 pub use lockstep_backend::FAILED;
 
 /// One request.
@@ -29,7 +29,11 @@ pub struct Slot {
     pub generation: GenerationParams,
     /// Token counts for penalties; empty for requests without penalties.
     pub history: TokenHistory,
-    /// True once the request's logits were not finite. It emits nothing from then on.
+    /// State of a constrained output, on the lead alone. It has taken in the tokens of the
+    /// output.
+    pub constraint: Option<SlotConstraint>,
+    /// True once the request's logits were not finite, or its constraint could not be followed.
+    /// It emits nothing from then on.
     pub failed: bool,
     /// Number of the last step that extended the slot.
     extended: u64,
@@ -114,6 +118,7 @@ impl Slots {
     pub fn close(&mut self, slot: u32) -> Result<(), PlanError> {
         let at = self.opened(slot)?;
         self.slots[at].open = false;
+        self.slots[at].constraint = None;
         self.pages.release(at);
         Ok(())
     }
@@ -136,6 +141,7 @@ impl Slots {
         slot.kv_len = open.cached_len;
         slot.drafted = open.drafted;
         slot.generation.clone_from(&open.generation);
+        slot.constraint = None;
         slot.failed = false;
         slot.extended = 0;
         slot.history.clear();

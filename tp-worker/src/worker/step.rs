@@ -137,6 +137,10 @@ impl<B: Backend + 'static> Worker<B> {
         }
         for open in &part.opens {
             self.slots.open(open)?;
+            if self.backend.leads(Axis::Attention) {
+                let slot = self.slots.get_mut(open.slot as usize);
+                slot.constraint = self.constraints.open(open);
+            }
             self.drafting.open(open.slot as usize, &self.slots);
         }
         self.tasks.clear();

@@ -1,13 +1,26 @@
-use lockstep_types::DeviceKind;
+use std::path::Path;
+
+use lockstep_types::{
+    DeviceKind, DeviceRoom, EngineShape, Footprint, MatrixRole, ModelConfig, RankMemory,
+    WeightFormat,
+};
 use serde_json::json;
 
+use crate::args::DeviceArg;
 use crate::resolve;
 use crate::testing::{Plain, Program, algorithms, folder, llama, machine, resolve_model, with};
 
 #[test]
 fn a_model_is_computed_where_it_is_asked_to_be() {
     for (line, kind, gpu, note) in [
-        ("", DeviceKind::Cpu, 0, None),
+        ("", DeviceKind::Cuda, 0, None),
+        ("--base-gpu-id 0", DeviceKind::Cuda, 0, None),
+        (
+            "--quantization int8",
+            DeviceKind::Cpu,
+            0,
+            Some("--quantization int8"),
+        ),
         ("--device cpu", DeviceKind::Cpu, 0, None),
         ("--device cuda", DeviceKind::Cuda, 0, None),
         ("--device auto", DeviceKind::Cuda, 0, None),
@@ -61,6 +74,99 @@ fn a_model_is_computed_where_it_is_asked_to_be() {
             .zip(note)
             .is_none_or(|(found, note)| found.contains(note));
         assert!(says, "{line}: {found:?}");
+    }
+}
+
+/// A machine without GPUs, or with one that can't be used.
+struct Without {
+    exists: bool,
+}
+
+impl Footprint for Without {
+    fn exists(&self, _: DeviceKind) -> bool {
+        self.exists
+    }
+
+    fn room(&self, kind: DeviceKind, number: usize) -> Result<Option<DeviceRoom>, String> {
+        match kind {
+            DeviceKind::Cpu => Plain.room(kind, number),
+            DeviceKind::Cuda => Err("the driver is too old".to_owned()),
+        }
+    }
+
+    fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
+        Plain.rank(engine, rank)
+    }
+
+    fn shared_part(&self, model: &ModelConfig, attn_tp_size: usize) -> u32 {
+        Plain.shared_part(model, attn_tp_size)
+    }
+
+    fn serves(&self, engine: &EngineShape<'_>) -> Result<(), String> {
+        Plain.serves(engine)
+    }
+
+    fn serves_format(
+        &self,
+        kind: DeviceKind,
+        format: WeightFormat,
+        role: MatrixRole,
+    ) -> Result<(), &'static str> {
+        Plain.serves_format(kind, format, role)
+    }
+
+    fn kernels(&self, kind: DeviceKind, name: &str) -> Result<&'static str, String> {
+        Plain.kernels(kind, name)
+    }
+
+    fn collectives(&self, kind: DeviceKind, path: Option<&Path>) -> Result<String, String> {
+        Plain.collectives(kind, path)
+    }
+}
+
+/// A user who has a GPU learns why it is not used. A user who has none, and asked for none, is
+/// not told about GPUs.
+#[test]
+fn a_gpu_that_is_left_is_told_of_where_there_is_one() {
+    let model = folder(&llama(), None);
+    for (line, exists, told) in [
+        ("", true, true),
+        ("", false, false),
+        ("--quantization int8", false, false),
+        ("--device auto", false, true),
+        ("--device cpu", true, false),
+    ] {
+        let words = ["lockstep"].into_iter().chain(line.split_whitespace());
+        let mut args = Program::parse_words(words).expect(line).args;
+        args.model.model_path = Some(model.path().to_owned());
+        let resolved = resolve(&args, &machine(), &algorithms(), &Without { exists });
+        let resolved = resolved.expect(line);
+        assert_eq!(resolved.value.0.device.kind, DeviceKind::Cpu, "{line}");
+        let mut notes = resolved.notes.iter();
+        let note = notes.any(|note| note.contains("the driver is too old"));
+        assert_eq!(note, told, "{line}, {exists}: {:?}", resolved.notes);
+        args.parallel.device = Some(DeviceArg::Cuda);
+        let asked = resolve(&args, &machine(), &algorithms(), &Without { exists });
+        asked.expect_err("a GPU that was asked for can't be used");
+    }
+}
+
+/// A program may want other ranks on the processor than on a GPU.
+#[test]
+fn ranks_on_the_processor_are_those_where_it_computes() {
+    let model = folder(&llama(), None);
+    for (line, ranks) in [
+        ("", 1),
+        ("--device cpu", 2),
+        ("--device cpu --tp 1", 1),
+        ("--quantization int8", 2),
+    ] {
+        let words = ["lockstep"].into_iter().chain(line.split_whitespace());
+        let mut args = Program::parse_words(words).expect(line).args;
+        args.model.model_path = Some(model.path().to_owned());
+        args.parallel.tp_size_on_cpu = Some(2);
+        let resolved = resolve(&args, &machine(), &algorithms(), &Plain).expect(line);
+        assert_eq!(resolved.value.0.parallel.tp_size, ranks, "{line}");
     }
 }
 

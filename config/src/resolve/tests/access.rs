@@ -58,7 +58,9 @@ fn an_open_server_is_noted() {
         ("--host 0.0.0.0 --api-key k", &[]),
     ];
     for (line, noted) in table {
-        let words = ["lockstep"].into_iter().chain(line.split_whitespace());
+        let words = ["lockstep", "--device", "cpu"]
+            .into_iter()
+            .chain(line.split_whitespace());
         let mut args = Program::parse_words(words).expect("parses").args;
         args.model.model_path = Some(model.path().to_owned());
         let notes = resolve(&args, &machine(), &algorithms(), &crate::testing::Plain)
@@ -81,7 +83,9 @@ fn a_server_that_every_page_may_use_is_noted() {
         ("--cors-allowed-origins * --api-key k", false),
     ] {
         let model = folder(&llama(), None);
-        let words = ["lockstep"].into_iter().chain(line.split_whitespace());
+        let words = ["lockstep", "--device", "cpu"]
+            .into_iter()
+            .chain(line.split_whitespace());
         let mut args = Program::parse_words(words).expect("parses").args;
         args.model.model_path = Some(model.path().to_owned());
         let notes = resolve(&args, &machine(), &algorithms(), &crate::testing::Plain)

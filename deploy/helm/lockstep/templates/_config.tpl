@@ -15,8 +15,12 @@ it what `config` says.
 {{- if $gpus }}
 {{- $_ := set $known "device" "cuda" }}
 {{- $_ := set $known "tp-size" (mul $gpus $nodes) }}
-{{- else if gt $nodes 1 }}
+{{- else }}
+{{- /* A pod that asked for no GPU takes none, even where the node shows it all of them. */}}
+{{- $_ := set $known "device" "cpu" }}
+{{- if gt $nodes 1 }}
 {{- $_ := set $known "tp-size" $nodes }}
+{{- end }}
 {{- end }}
 {{- if gt $nodes 1 }}
 {{- $_ := set $known "nnodes" $nodes }}

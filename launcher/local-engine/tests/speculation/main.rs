@@ -13,6 +13,7 @@
 //! - [`windows`] has a model with sliding windows in some layers, [`experts`] one with mixtures of
 //!   experts.
 //! - [`pauses`] has steps that draft nothing.
+//! - [`constraints`] checks constrained outputs; the random requests of all others have some, too.
 //! - [`modes`] tests the other ways to verify.
 //! - [`soak`] runs for as long as it is told to.
 
@@ -20,6 +21,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod adaptive;
+mod constraints;
 mod cuda;
 mod data_parallel;
 mod depth;

@@ -7,6 +7,7 @@ use lockstep_types::{
 use rand::{Rng, SeedableRng as _, rngs::StdRng};
 
 use crate::{
+    constraints,
     goldens::{GOLDENS, Golden, MAX_NEW},
     setup::CONTEXT,
 };
@@ -51,6 +52,7 @@ fn job(rng: &mut StdRng, turns: usize) -> Job {
     let mut request = Request::new(input_ids, 0);
     let generation = &mut request.generation;
     generation.sampling = sampling(rng);
+    generation.constraint = constraints::some(generation.sampling.seed);
     generation.logprobs = LogprobParams {
         output: rng.random(),
         top: rng.random_range(0..3),

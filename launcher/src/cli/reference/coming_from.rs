@@ -21,13 +21,13 @@ The tables are written from the definition of the command line: after a change, 
 | There | Here |
 |---|---|
 | `vllm serve Qwen/Qwen3-0.6B --tensor-parallel-size 2 --max-model-len 8192 --gpu-memory-utilization 0.9` | \
-`lockstep serve Qwen/Qwen3-0.6B --device cuda --tp-size 2 --context-length 8192 --mem-fraction-static 0.9` |
+`lockstep serve Qwen/Qwen3-0.6B --tp-size 2 --context-length 8192 --mem-fraction-static 0.9` |
 | `python -m sglang.launch_server --model-path DIR --tp 2 --mem-fraction-static 0.85` | \
-`lockstep serve DIR --device cuda --tp 2 --mem-fraction-static 0.85 --port 30000` |
+`lockstep serve DIR --tp 2 --mem-fraction-static 0.85 --port 30000` |
 | `llama-server -m model.gguf -c 8192 -np 8 -t 8` | \
 `lockstep serve DIR --quantization int4 --context-length 8192 --max-running-requests 8 --threads-per-rank 8 --port 8080` |
 
-Three things differ from the start: the device is the processor unless `--device cuda` is given, the port is 8000 as vLLM's, \
+Three things differ from the start: where no GPU can be used the processor serves, unless `--device cuda` is given, the port is 8000 as vLLM's, \
 and weights are safetensors in bf16 or f32, which `--quantization` rounds while it loads them; GGUF, AWQ and GPTQ are not read.
 Unlike with llama.cpp, `--context-length` is what each request may have.
 ";

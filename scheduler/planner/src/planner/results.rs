@@ -102,15 +102,22 @@ impl Planner {
         true
     }
 
-    /// Ends a request whose logits were not numbers, and keeps its KV out of the cache. Other
-    /// requests go on.
+    /// Ends a request whose logits were not numbers, or whose constraint could not be followed,
+    /// and keeps its KV out of the cache. Other requests go on.
     fn end_poisoned(&mut self, index: u32) {
-        let error = RequestError::new(
-            ErrorKind::Internal,
-            "the model computed values that are not numbers for this request; \
-             if it happens with other prompts too, the weights are damaged",
-        );
         let request = &mut self.requests[index];
+        let message = match request.rest.generation.constraint {
+            Some(_) => {
+                "no token was left for this request: its constraint could not be followed any \
+                 further, or the model computed values that are not numbers; simplify the \
+                 constraint, and see the log of the workers"
+            }
+            None => {
+                "the model computed values that are not numbers for this request; \
+                 if it happens with other prompts too, the weights are damaged"
+            }
+        };
+        let error = RequestError::new(ErrorKind::Internal, message);
         let kv = &self.ranks[request.dp_rank as usize].kv;
         kv.discard_unshared(&mut request.kv);
         self.end(index, Err(error), None, Output::default());

@@ -8,18 +8,18 @@ use super::*;
 use crate::generation::{CallDelta, Delta};
 
 /// One output, and the reason why the scheduler ends it.
-struct Case {
+struct Case<'a> {
     name: &'static str,
-    text: &'static str,
-    stops: &'static [&'static str],
+    text: &'a str,
+    stops: &'a [&'a str],
     include_stop: bool,
     /// True if the output's last token is an end token.
     ends_by_token: bool,
     /// The expected text.
-    shown: &'static str,
+    shown: &'a str,
 }
 
-const CASES: [Case; 5] = [
+const CASES: [Case<'static>; 5] = [
     Case {
         name: "length",
         text: "Grüße, 日本 🎉!",
@@ -62,7 +62,7 @@ const CASES: [Case; 5] = [
     },
 ];
 
-impl Case {
+impl Case<'_> {
     /// Joins the events of tokens that arrive in these steps.
     fn run(&self, tokenizer: &Tokenizer, answer: &AnswerOptions, steps: &[&[u32]]) -> Vec<Event> {
         let stops: Arc<[String]> = self.stops.iter().map(|stop| (*stop).to_owned()).collect();
@@ -108,6 +108,11 @@ impl Case {
     }
 }
 
+fn tokenizer() -> Tokenizer {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
+    Tokenizer::load(Path::new(folder)).expect("a tokenizer")
+}
+
 /// Returns `ids` cut behind each position whose bit is set in `cuts`.
 fn cut(ids: &[u32], cuts: u32) -> Vec<&[u32]> {
     let mut steps = Vec::new();
@@ -124,9 +129,8 @@ fn cut(ids: &[u32], cuts: u32) -> Vec<&[u32]> {
 
 /// Checks that the joined events are the same however the tokens arrive. Returns them with the
 /// tokens.
-fn uncut(case: &Case, answer: &AnswerOptions) -> (Vec<u32>, Vec<Event>) {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
-    let tokenizer = Tokenizer::load(Path::new(folder)).expect("a tokenizer");
+fn uncut(case: &Case<'_>, answer: &AnswerOptions) -> (Vec<u32>, Vec<Event>) {
+    let tokenizer = tokenizer();
     let ids = tokenizer.encode(case.text, false).expect("tokens");
     let whole = case.run(&tokenizer, answer, &[&ids]);
     // Every way to cut a short output, and many ways to cut a long one.
@@ -204,6 +208,73 @@ fn parts_do_not_depend_on_how_tokens_arrive() {
     assert_eq!(tokens.collect::<Vec<_>>(), ids, "each token once, in order");
 }
 
+/// Stop strings count in the answer alone, and one that cuts a call is named as such. Tokens
+/// of marks show once, whether a text follows them or not.
+#[test]
+fn stop_strings_count_in_the_answer() {
+    let answer = AnswerOptions {
+        reasoning: ReasoningFormat::named("qwen3").map(|format| (format, Turn::Reasoning)),
+        calls: Calls::Parsed(
+            ToolFormat::named("hermes").expect("known"),
+            Arc::new(ToolSchemas::default()),
+        ),
+        skip_special_tokens: true,
+    };
+    let call = "<tool_call>{\"name\": \"g\", \"arguments\": {\"a\": \"";
+    for (text, stops, content, cuts_call) in [
+        (
+            "Q: why</think>\n\nSo Q: no",
+            &["Q:", "\n\n"][..],
+            "So ",
+            false,
+        ),
+        ("Q:</think>Q: no", &["Q:"], "", false),
+        ("Q</think>: no", &["Q:"], ": no", false),
+        (
+            &format!("Hm</think>{call}Q: no\"}}}}</tool_call>"),
+            &["Q:"],
+            "",
+            true,
+        ),
+        (
+            &format!("Hm</think>{call}\"}}}}</tool_call>\nQ: no"),
+            &["\nQ:"],
+            "",
+            false,
+        ),
+    ] {
+        let case = Case {
+            name: "stops",
+            text,
+            stops,
+            include_stop: false,
+            ends_by_token: false,
+            shown: content,
+        };
+        let (ids, whole) = uncut(&case, &answer);
+        let texts = whole.iter().filter_map(|event| match event {
+            Event::Text(text) => Some(&*text.text),
+            _ => None,
+        });
+        assert_eq!(texts.collect::<String>(), content, "{text}");
+        let Some(Event::End(end)) = whole.last() else {
+            panic!("{whole:?}");
+        };
+        assert_eq!(end.cuts_call, cuts_call, "{text}");
+        // All tokens but those of the stop string.
+        let tokens = whole.iter().flat_map(Event::tokens).map(|token| token.id);
+        let tokens: Vec<_> = tokens.collect();
+        assert!(ids.starts_with(&tokens), "{text}");
+        let tokenizer = tokenizer();
+        let shown = tokenizer.decode(&tokens, false);
+        let stop = stops
+            .iter()
+            .find(|stop| text.rfind(**stop) > text.find("</think>"));
+        let upto = stop.and_then(|stop| text.rfind(stop)).unwrap_or(text.len());
+        assert!(shown.len() + 3 > upto, "{text}: {shown}");
+    }
+}
+
 /// The text of a token is never held back while the token already shows.
 #[test]
 fn tokens_wait_for_their_text() {
@@ -214,8 +285,7 @@ fn tokens_wait_for_their_text() {
         ),
         ..AnswerOptions::default()
     };
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
-    let tokenizer = Tokenizer::load(Path::new(folder)).expect("a tokenizer");
+    let tokenizer = tokenizer();
     let text = OutputText::new(tokenizer.clone(), OutputOptions::default()).expect("no stops");
     let parts = Parts::new(&tokenizer, &answer);
     let mut filters = FilterChain::new(text, parts, 7, (Arc::default(), false));

@@ -216,6 +216,9 @@ impl Blocks {
     }
 
     fn thinking(&mut self, more: &str) {
+        if more.is_empty() {
+            return;
+        }
         if !matches!(self.blocks.last(), Some(Block::Thinking { .. })) {
             self.push(Block::Thinking {
                 thinking: String::new(),

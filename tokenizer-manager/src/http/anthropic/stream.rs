@@ -136,6 +136,9 @@ impl MessageFramer {
     }
 
     fn thinking(&mut self, thinking: &str, frames: &mut Frames) {
+        if thinking.is_empty() {
+            return;
+        }
         let empty = || Block::Thinking {
             thinking: String::new(),
             signature: "",

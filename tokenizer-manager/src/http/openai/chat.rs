@@ -34,8 +34,13 @@ pub(in crate::http) async fn create(
     let shows = form::Shows {
         logprobs: request.logprobs.unwrap_or(false),
         reasoning: request.include_reasoning.unwrap_or(true),
+        empty_text: true,
     };
     let spec = convert::spec(&app, &mut request, id.clone()).await?;
+    let shows = form::Shows {
+        empty_text: spec.answer.is_plain(),
+        ..shows
+    };
     let held = held.as_deref();
     let submission = Submission::new(&app, spec, held).await?;
     let form = form::ChatForm::new(shows, submission.generations.len());

@@ -21,7 +21,7 @@ use object::{Answer, Outcome};
 
 use super::{check_model, usage::UsageMeter};
 use crate::{
-    app::{App, now},
+    app::App,
     error::ApiResult,
     generation::Event,
     http::{json, middleware::RequestId, unsupported::GenerateJson},
@@ -42,14 +42,12 @@ pub(in crate::http) async fn create(
     let streamed = request.stream.unwrap_or(false);
     let response_id = id.object(RESPONSE);
     let (spec, settings) = convert::spec(&app, &mut request, response_id.clone()).await?;
-    let submission = Submission::new(&app, spec, held.as_deref()).await?;
+    let held = held.as_deref();
+    let memory = held.map(|held| held.reserve(&[settings.bytes()]));
+    let memory = memory.transpose()?.unwrap_or_default();
+    let submission = Submission::new(&app, spec, held).await?;
     let items = Items::new(&app, &id.0);
-    let answer = Answer {
-        app,
-        id: response_id,
-        created_at: now(),
-        settings,
-    };
+    let answer = Answer::new(app, response_id, settings, memory);
     match streamed {
         true => stream::stream(answer, items, submission).await,
         false => whole(&answer, items, submission).await,

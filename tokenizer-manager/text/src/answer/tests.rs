@@ -168,7 +168,7 @@ fn run(tokenizer: &Tokenizer, options: &AnswerOptions, ids: &[u32], cuts: &[usiz
         feed(&mut parser, token.text, &mut answer);
     }
     feed(&mut parser, text.finish(), &mut answer);
-    parser.finish(&mut answer);
+    parser.finish(false, &mut answer);
     answer
 }
 
@@ -219,6 +219,97 @@ fn reasoning_may_precede_calls_and_be_ended_by_one() {
         },
         only: Some(false),
     });
+}
+
+/// A call's token in the reasoning may only be mentioned there.
+#[test]
+fn a_call_in_the_reasoning_is_tried() {
+    let call =
+        "<tool_call>{\"name\": \"ping\", \"arguments\": {\"a\": \"x</think>y\"}}</tool_call>";
+    let called = [("ping", "{\"a\": \"x</think>y\"}")];
+    for (output, reasoning, text, calls) in [
+        (
+            "I use <tool_call> here.</think>Hello",
+            "I use  here.",
+            "Hello",
+            &called[..0],
+        ),
+        ("I use <tool_call></think>\n\nHello", "I use", "Hello", &[]),
+        ("I use <tool_call> {\"a\"", "I use  {\"a\"", "", &[]),
+        (
+            &format!("Hm. {call} more</think>So"),
+            "Hm.",
+            "moreSo",
+            &called,
+        ),
+        (
+            &format!("Hm. {call}\n</think>\nSo </think>"),
+            "Hm.",
+            "So </think>",
+            &called,
+        ),
+    ] {
+        check(&Case {
+            tools: ToolFormat::named("hermes"),
+            reasoning: Some(("qwen3", Turn::Reasoning)),
+            output,
+            expected: Answer {
+                reasoning: reasoning.to_owned(),
+                ..Answer::new(text, calls)
+            },
+            only: Some(true),
+        });
+    }
+}
+
+/// A call that is cut stays open, so that nobody takes it for whole.
+#[test]
+fn a_cut_call_stays_open() {
+    for (format, output, arguments) in [
+        (
+            "qwen3_coder",
+            "<tool_call><function=look><parameter=place>a</parameter>",
+            "{\"place\": \"a\"",
+        ),
+        (
+            "qwen3_coder",
+            "<tool_call><function=look><parameter=place>a</parameter>\n",
+            "{\"place\": \"a\"",
+        ),
+        ("qwen3_coder", "<tool_call><function=ping>\n", "{"),
+        ("glm45", "<tool_call>ping\n", "{"),
+        (
+            "kimi_k2",
+            "<|tool_call_begin|>ping:0<|tool_call_argument_begin|>",
+            "",
+        ),
+        ("mistral", "[TOOL_CALLS]ping[ARGS]", ""),
+        (
+            "deepseek_v31",
+            "<｜tool▁call▁begin｜>ping<｜tool▁sep｜>",
+            "",
+        ),
+        (
+            "hermes",
+            "<tool_call>{\"name\": \"ping\", \"arguments\": {",
+            "{",
+        ),
+        ("pythonic", "[ping(a=1", "{\"a\": "),
+    ] {
+        let case = Case {
+            tools: ToolFormat::named(format),
+            output,
+            ..Case::default()
+        };
+        let mut parser = AnswerParser::new(&plain(), &case.options());
+        let mut answer = Answer::default();
+        parser.text(output, &mut answer);
+        assert!(parser.is_in_call(), "{output}");
+        parser.finish(true, &mut answer);
+        assert_eq!(answer.calls.len(), 1, "{output}");
+        assert_eq!(answer.calls[0].1, arguments, "{output}");
+        assert_eq!(parser.decided(), output.chars().count(), "{output}");
+    }
 }
 
 #[test]
@@ -364,7 +455,7 @@ proptest! {
             }
             parser.text(&piece, &mut answer);
             assert!(parser.decided() <= output.chars().count());
-            parser.finish(&mut answer);
+            parser.finish(false, &mut answer);
             answer
         };
         let whole = parse(&[]);
@@ -385,8 +476,39 @@ proptest! {
             let mut parser = AnswerParser::new(&plain(), &options);
             let mut answer = Answer::default();
             parser.text(&output, &mut answer);
-            parser.finish(&mut answer);
+            parser.finish(false, &mut answer);
             prop_assert_eq!(&answer.text, &output);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// The same where marks are tokens, and nothing is lost of what is no call.
+    #[test]
+    fn answers_of_tokens_do_not_depend_on_cuts(
+        (format, output) in outputs(),
+        cuts in prop::collection::vec(0_usize..120, 0..12),
+        turn in prop::sample::select(vec![Turn::Open, Turn::Answer, Turn::Reasoning]),
+    ) {
+        let options = AnswerOptions {
+            reasoning: ReasoningFormat::named("qwen3").map(|format| (format, turn)),
+            calls: Calls::Parsed(format, Arc::new(ToolSchemas::new(&tools()))),
+            skip_special_tokens: false,
+        };
+        let marks: Vec<_> = format.marks.iter().chain(&["<think>", "</think>"]).copied().collect();
+        let tokenizer = tokenizer(&marks);
+        let ids = tokenizer.encode(&output, false).expect("tokens");
+        let whole = run(&tokenizer, &options, &ids, &[]);
+        prop_assert_eq!(&run(&tokenizer, &options, &ids, &cuts), &whole);
+        if whole.calls.is_empty() {
+            let letters = |text: &str| {
+                let text = marks.iter().fold(text.to_owned(), |text, mark| text.replace(mark, ""));
+                text.replace(char::is_whitespace, "")
+            };
+            let shown = format!("{}{}", letters(&whole.reasoning), letters(&whole.text));
+            prop_assert_eq!(shown, letters(&output));
         }
     }
 }

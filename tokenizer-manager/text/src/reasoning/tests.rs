@@ -54,7 +54,7 @@ fn reasoning_is_told_from_the_answer() {
 
 #[test]
 fn the_prompts_end_says_how_the_turn_begins() {
-    let format = ReasoningFormat::named("deepseek-r1").expect("known");
+    let format = ReasoningFormat::named("deepseek-v3").expect("known");
     let asked = "<|user|>What does <think> mean?";
     for (end, turn) in [
         ("<|assistant|>", Turn::Open),
@@ -63,6 +63,9 @@ fn the_prompts_end_says_how_the_turn_begins() {
     ] {
         assert_eq!(format.turn(&format!("{asked}{end}")), turn, "{end}");
     }
+    let always = ReasoningFormat::named("deepseek-r1").expect("known");
+    assert_eq!(always.turn("<|assistant|>"), Turn::Reasoning);
+    assert_eq!(always.turn("<think>\n\n</think>\n\n"), Turn::Answer);
     for (text, turn) in [
         ("<think>Hm", Turn::Reasoning),
         ("<think>Hm</think>4", Turn::Answer),

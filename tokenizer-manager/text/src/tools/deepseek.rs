@@ -52,6 +52,8 @@ struct DeepSeek {
     state: State,
     held: Held,
     name: String,
+    /// The rest of the fence before the arguments, if there may be one.
+    fence: Option<&'static str>,
     arguments: RawArguments,
 }
 
@@ -78,6 +80,7 @@ impl DeepSeek {
             state: State::Text,
             held: Held::default(),
             name: String::new(),
+            fence: None,
             arguments: RawArguments::default(),
         }
     }
@@ -93,7 +96,7 @@ impl DeepSeek {
                     _ => State::Block,
                 };
             }
-            Symbol::Mark(mark) => out.text(mark.shown()),
+            Symbol::Mark(mark) => out.stray(mark),
         }
     }
 
@@ -143,15 +146,16 @@ impl DeepSeek {
         }
         out.call(name, None);
         self.held.clear();
+        self.fence = self.fenced.then_some("```json");
         self.arguments = RawArguments::default();
         self.state = State::Arguments;
     }
 
     fn arguments(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
-        // The fence's begin, "```json".
-        if let (true, false, Symbol::Char(c)) = (self.fenced, self.arguments.has_begun(), symbol)
-            && c != '{'
+        if let (false, Symbol::Char(c)) = (self.arguments.has_begun(), symbol)
+            && self.fence.is_some_and(|fence| fence.starts_with(c))
         {
+            self.fence = self.fence.and_then(|fence| fence.get(c.len_utf8()..));
             return;
         }
         match self.arguments.read(symbol, out) {
@@ -167,9 +171,10 @@ impl DeepSeek {
     /// Reads a symbol behind the arguments, where the fence may end.
     fn tail(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
         match symbol {
-            Symbol::Char(_) => {}
+            Symbol::Char('`') if self.fenced => {}
+            Symbol::Char(c) if c.is_whitespace() => {}
             Symbol::Mark(mark) if mark.index == END => self.state = State::Behind,
-            Symbol::Mark(_) => self.behind(symbol, out),
+            _ => self.behind(symbol, out),
         }
     }
 
@@ -204,11 +209,15 @@ impl CallParser for DeepSeek {
         }
     }
 
-    fn end(&mut self, out: &mut Writer<'_>) {
+    fn end(&mut self, cut: bool, out: &mut Writer<'_>) {
         self.held.release(out);
-        if self.state == State::Arguments {
+        if self.state == State::Arguments && !cut {
             self.arguments.missing(out);
         }
+    }
+
+    fn is_open(&self) -> bool {
+        self.state == State::Arguments
     }
 
     fn held(&self) -> usize {

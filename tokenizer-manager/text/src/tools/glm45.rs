@@ -75,7 +75,7 @@ impl Glm45 {
                 self.name.clear();
                 self.state = State::Name;
             }
-            Symbol::Mark(mark) => out.text(mark.shown()),
+            Symbol::Mark(mark) => out.stray(mark),
         }
     }
 
@@ -83,9 +83,14 @@ impl Glm45 {
         match symbol {
             Symbol::Char(c) if c.is_whitespace() && self.name.is_empty() => self.held.push(symbol),
             Symbol::Char('\n') => return self.begin(out),
-            Symbol::Char(c) => {
+            // Blanks may stand before a newline.
+            Symbol::Char(c) if is_name(c) && !self.name.ends_with(' ') || c == ' ' => {
                 self.name.push(c);
                 self.held.push(symbol);
+            }
+            Symbol::Char(_) => {
+                self.release(out);
+                return self.text(symbol, out);
             }
             Symbol::Mark(mark) if !self.name.is_empty() && [CLOSE, KEY].contains(&mark.index) => {
                 self.begin(out);
@@ -181,16 +186,26 @@ impl CallParser for Glm45 {
     }
 
     /// A value that has no closing mark stays open, so that nobody takes it for whole.
-    fn end(&mut self, out: &mut Writer<'_>) {
+    fn end(&mut self, cut: bool, out: &mut Writer<'_>) {
         match self.state {
             State::Name => self.held.release(out),
+            State::Body if cut => {}
             State::Body => self.arguments.end(out),
             State::Value => self.arguments.cut(out),
             State::Text | State::Key => {}
         }
     }
 
+    fn is_open(&self) -> bool {
+        matches!(self.state, State::Body | State::Key | State::Value)
+    }
+
     fn held(&self) -> usize {
         self.held.chars()
     }
+}
+
+/// True for the characters of names that requests may give to tools.
+fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "_-.:/".contains(c)
 }

@@ -48,10 +48,14 @@ impl CallParser for Hermes {
         }
     }
 
-    fn end(&mut self, out: &mut Writer<'_>) {
+    fn end(&mut self, _: bool, out: &mut Writer<'_>) {
         if let Self::Call(call) = self {
             call.release(out);
         }
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self, Self::Call(call) if call.has_begun())
     }
 
     fn held(&self) -> usize {
@@ -70,14 +74,15 @@ impl Hermes {
             Symbol::Mark(mark) if mark.index == OPEN => {
                 *self = Self::Call(CallObject::behind(symbol));
             }
-            Symbol::Mark(mark) => out.text(mark.shown()),
+            Symbol::Mark(mark) => out.stray(mark),
         }
     }
 
     fn behind(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
         match symbol {
             Symbol::Mark(mark) if mark.index == CLOSE => *self = Self::Text,
-            Symbol::Char(c) if c.is_whitespace() => *self = Self::Behind,
+            // Small models write one brace too many.
+            Symbol::Char(c) if c.is_whitespace() || c == '}' => *self = Self::Behind,
             _ => self.text(symbol, out),
         }
     }

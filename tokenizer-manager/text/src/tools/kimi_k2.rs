@@ -59,7 +59,7 @@ impl KimiK2 {
                 self.state = State::Section;
             }
             Symbol::Mark(mark) if mark.index == BEGIN => self.open(symbol),
-            Symbol::Mark(mark) => out.text(mark.shown()),
+            Symbol::Mark(mark) => out.stray(mark),
         }
     }
 
@@ -85,7 +85,7 @@ impl KimiK2 {
             }
             Symbol::Mark(mark) if mark.index == ARGUMENTS && !name(&self.id).is_empty() => {
                 self.held.clear();
-                out.call(name(&self.id), Some(self.id.trim()));
+                out.call(name(&self.id), self.given_id());
                 self.arguments = RawArguments::default();
                 self.state = State::Arguments;
             }
@@ -93,10 +93,20 @@ impl KimiK2 {
         }
     }
 
+    /// Returns the id if it has a number. One without would be that of the next call of the same
+    /// tool too.
+    fn given_id(&self) -> Option<&str> {
+        let id = self.id.trim();
+        (name(id).len() < id.strip_prefix("functions.").unwrap_or(id).len()).then_some(id)
+    }
+
     fn behind(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
         match symbol {
-            // Only white space belongs between the marks of a section.
-            Symbol::Char(_) => {}
+            Symbol::Char(c) if c.is_whitespace() => {}
+            Symbol::Char(_) => {
+                self.state = State::Text;
+                self.text(symbol, out);
+            }
             Symbol::Mark(mark) if mark.index == BEGIN => self.open(symbol),
             Symbol::Mark(mark) if mark.index == SECTION_END => self.state = State::Text,
             Symbol::Mark(mark) if mark.index == SECTION => self.text(symbol, out),
@@ -129,11 +139,15 @@ impl CallParser for KimiK2 {
         }
     }
 
-    fn end(&mut self, out: &mut Writer<'_>) {
+    fn end(&mut self, cut: bool, out: &mut Writer<'_>) {
         self.held.release(out);
-        if self.state == State::Arguments {
+        if self.state == State::Arguments && !cut {
             self.arguments.missing(out);
         }
+    }
+
+    fn is_open(&self) -> bool {
+        self.state == State::Arguments
     }
 
     fn held(&self) -> usize {

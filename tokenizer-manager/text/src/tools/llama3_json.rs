@@ -70,10 +70,14 @@ impl CallParser for Llama3 {
         }
     }
 
-    fn end(&mut self, out: &mut Writer<'_>) {
+    fn end(&mut self, _: bool, out: &mut Writer<'_>) {
         if let State::Call(call) = &mut self.state {
             call.release(out);
         }
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(&self.state, State::Call(call) if call.has_begun())
     }
 
     fn held(&self) -> usize {

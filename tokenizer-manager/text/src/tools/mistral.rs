@@ -57,7 +57,7 @@ impl Mistral {
                 self.id = None;
                 self.state = State::Head;
             }
-            Symbol::Mark(mark) => out.text(mark.shown()),
+            Symbol::Mark(mark) => out.stray(mark),
         }
     }
 
@@ -162,13 +162,21 @@ impl CallParser for Mistral {
         }
     }
 
-    fn end(&mut self, out: &mut Writer<'_>) {
+    fn end(&mut self, cut: bool, out: &mut Writer<'_>) {
         match &mut self.state {
             State::Call(call) => call.release(out),
+            State::Arguments if cut => {}
             State::Arguments => {
                 self.arguments.missing(out);
             }
             _ => self.held.release(out),
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        match &self.state {
+            State::Call(call) => call.has_begun(),
+            state => matches!(state, State::Arguments),
         }
     }
 

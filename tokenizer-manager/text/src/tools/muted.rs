@@ -12,13 +12,15 @@ impl CallParser for Muted {
     fn read(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
         match symbol {
             Symbol::Char(c) => out.char(c),
-            // A spelled mark may be meant as text.
-            Symbol::Mark(mark) if mark.id.is_none() => out.text(mark.text),
-            Symbol::Mark(_) => {}
+            Symbol::Mark(mark) => out.stray(mark),
         }
     }
 
-    fn end(&mut self, _: &mut Writer<'_>) {}
+    fn end(&mut self, _: bool, _: &mut Writer<'_>) {}
+
+    fn is_open(&self) -> bool {
+        false
+    }
 
     fn held(&self) -> usize {
         0

@@ -34,6 +34,10 @@ struct Pythonic {
     state: State,
     held: Held,
     name: String,
+    /// Name of the tool whose arguments are read.
+    tool: String,
+    /// True if clients have heard of the call.
+    begun: bool,
     value: PythonValue,
     /// True if the call has no argument so far.
     empty: bool,
@@ -64,6 +68,8 @@ impl Pythonic {
             state: State::Start,
             held: Held::default(),
             name: String::new(),
+            tool: String::new(),
+            begun: false,
             value: PythonValue::default(),
             empty: true,
         }
@@ -75,7 +81,7 @@ impl Pythonic {
                 self.held.push(symbol);
                 self.state = State::Marked;
             }
-            Symbol::Mark(mark) => out.text(mark.shown()),
+            Symbol::Mark(mark) => out.stray(mark),
             Symbol::Char('[') if self.state == State::Start => self.list(symbol),
             Symbol::Char(c) => {
                 if !c.is_whitespace() {
@@ -95,12 +101,10 @@ impl Pythonic {
     fn tool(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
         match symbol {
             Symbol::Char('(') if self.tools.has(&self.name) => {
-                self.held.clear();
-                out.call(&self.name, None);
-                out.arguments("{");
-                self.name.clear();
-                self.empty = true;
+                self.tool = std::mem::take(&mut self.name);
+                self.begun = false;
                 self.state = State::Argument;
+                self.hold(symbol, out);
             }
             Symbol::Char(c) if c.is_whitespace() && self.name.is_empty() => self.hold(symbol, out),
             Symbol::Char(c) if is_name(c) && self.name.len() < MOST_NAME => {
@@ -119,10 +123,27 @@ impl Pythonic {
         }
     }
 
+    /// Begins the call, unless it has begun.
+    fn begin(&mut self, out: &mut Writer<'_>) {
+        if !self.begun {
+            self.begun = true;
+            self.held.clear();
+            out.call(&self.tool, None);
+            out.arguments("{");
+            self.empty = true;
+        }
+    }
+
+    /// Reads a symbol of an argument's name. Calls with arguments that have no name are no calls:
+    /// nothing says which argument they are.
     fn argument(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
         match symbol {
-            Symbol::Char(')') if self.name.is_empty() => self.end_call(out),
+            Symbol::Char(')') if self.name.is_empty() => {
+                self.begin(out);
+                self.end_call(out);
+            }
             Symbol::Char('=') if !self.name.is_empty() => {
+                self.begin(out);
                 out.arguments(if self.empty { "\"" } else { ", \"" });
                 let mut key = String::with_capacity(self.name.len());
                 self.name.chars().for_each(|c| escape(c, &mut key));
@@ -132,9 +153,21 @@ impl Pythonic {
                 self.value = PythonValue::default();
                 self.state = State::Value;
             }
-            Symbol::Char(c) if c.is_whitespace() => {}
-            Symbol::Char(c) if is_name(c) && self.name.len() < MOST_NAME => self.name.push(c),
-            _ => self.fail(symbol, out),
+            Symbol::Char(c) if c.is_whitespace() || is_name(c) && self.name.len() < MOST_NAME => {
+                if !c.is_whitespace() {
+                    self.name.push(c);
+                }
+                if !self.begun {
+                    self.hold(symbol, out);
+                }
+            }
+            _ => {
+                // Nothing of what the model wrote is lost.
+                if self.begun {
+                    out.text(&self.name);
+                }
+                self.fail(symbol, out);
+            }
         }
     }
 
@@ -217,8 +250,12 @@ impl CallParser for Pythonic {
         }
     }
 
-    fn end(&mut self, out: &mut Writer<'_>) {
+    fn end(&mut self, _: bool, out: &mut Writer<'_>) {
         self.held.release(out);
+    }
+
+    fn is_open(&self) -> bool {
+        self.begun && matches!(self.state, State::Argument | State::Value)
     }
 
     fn held(&self) -> usize {

@@ -1,12 +1,14 @@
 //! Attention kernels and their buffers, one set for each shape that models have.
 
-use lockstep_backend::{AttentionShape, InputLimits};
+use lockstep_backend::{AttentionShape, InputLimits, Linear};
 
 use super::CudaBackend;
+use super::products::operands;
 use crate::error::CudaError;
-use crate::ops::{Attention, HeadNorms, PagedCache, Rope, Work, WorkLimits};
+use crate::ops::{Attention, HeadNorms, PagedCache, Queries, Rope, Work, WorkLimits};
 use crate::passes::Inputs;
-use crate::tensors::{CudaTensor, Element, Rows};
+use crate::runtime::Buffer;
+use crate::tensors::{CudaMatrix, CudaTensor, Element, Rows};
 
 /// Limits of an empty buffer.
 const NONE: WorkLimits = WorkLimits { rows: 0, parts: 0 };
@@ -19,8 +21,19 @@ pub(super) struct Kernels {
     planned: u64,
 }
 
+/// A weight matrix with its bias.
+type Weights<'a> = Linear<'a, CudaMatrix, Buffer<f32>>;
+
 /// Treatment of the heads of `qkv` before attention.
 pub(super) enum Heads<'a> {
+    /// Projects to `qkv`, and does the rest of [`Self::All`].
+    Projected(
+        &'a CudaTensor,
+        Weights<'a>,
+        &'a mut CudaTensor,
+        HeadNorms<'a>,
+        &'a Rope,
+    ),
     /// Norms and rotates heads of `qkv`, and stores keys and values.
     All(&'a mut CudaTensor, HeadNorms<'a>, &'a Rope),
     /// Stores keys and values.
@@ -162,25 +175,32 @@ impl CudaBackend {
             work,
             planned,
         } = kernels;
-        let qkv = match heads {
+        let width = shape.qkv_width();
+        let queries = match heads {
+            Heads::Projected(x, w, qkv, norms, rope) => {
+                qkv.expect(tokens, width, "qkv");
+                let operands = operands(x, &w, self.chains.rows(x.rows()), qkv);
+                let space = &mut qkv.floats;
+                let sums = self.products.sums_with_space(stream, operands, space)?;
+                attention.rotate_and_store(stream, sums, norms, rope, inputs, cache, layer)?
+            }
             Heads::All(qkv, norms, rope) => {
-                qkv.expect(tokens, shape.qkv_width(), "qkv");
+                qkv.expect(tokens, width, "qkv");
                 let floats = &mut qkv.floats;
-                attention.rotate_and_store(stream, floats, norms, rope, inputs, cache, layer)?;
-                &*qkv
+                attention.rotate_and_store(stream, floats, norms, rope, inputs, cache, layer)?
             }
             Heads::Stored(qkv) => {
-                qkv.expect(tokens, shape.qkv_width(), "qkv");
+                qkv.expect(tokens, width, "qkv");
                 attention.store(stream, &qkv.floats, inputs, cache, layer)?;
-                qkv
+                Queries::from(&qkv.floats)
             }
         };
         if *planned != inputs.number() {
             attention.plan(stream, inputs, work)?;
             *planned = inputs.number();
         }
-        let (qkv, out) = (&qkv.floats, &mut out.floats);
-        attention.attend(stream, qkv, inputs, cache, layer, work, out)
+        let out = &mut out.floats;
+        attention.attend(stream, queries, inputs, cache, layer, work, out)
     }
 }
 

@@ -4,7 +4,7 @@ use lockstep_backend::BackendError;
 
 use super::CudaBackend;
 use crate::error::CudaError;
-use crate::runtime::Meter;
+use crate::runtime::{ComparedBits, Meter};
 
 impl CudaBackend {
     /// Allocates two arrays of `bytes` for measurements; earlier ones are freed.
@@ -30,12 +30,13 @@ impl CudaBackend {
         meter.copy(stream)?;
         let copied = meter.end(stream)?;
         meter.begin(stream)?;
-        meter.read(stream)?;
+        meter.read(stream, meter.bytes())?;
         Ok((copied, meter.end(stream)?, meter.bytes()))
     }
 
     /// Seconds that the device takes for the operations that `work` queues, by the device's
-    /// clock, from when it is free. `copies` copies of the arrays run first. During them the
+    /// clock, from when it is free. If `work` waits for its operations, nothing may be queued
+    /// behind the last wait: the time ends there. `copies` copies of the arrays run first. During them the
     /// host gets ahead, so the device has all of the work when it begins it. With no copies,
     /// the device may wait for the host in between.
     ///
@@ -52,10 +53,45 @@ impl CudaBackend {
             meter.copy(&self.stream)?;
         }
         meter.begin(&self.stream)?;
-        work(self)?;
-        self.failures()?;
+        let done = work(self).and_then(|()| Ok(self.failures()?));
+        if done.is_err() {
+            self.stream.mark_waits(None);
+        }
+        done?;
         let meter = self.meter.as_ref().ok_or_else(unprepared)?;
         Ok(meter.end(&self.stream)?)
+    }
+
+    /// From now on runs, of all operations, only kernels with these names; without names,
+    /// everything. The operations' results are then no results. Returns the number of
+    /// launches that the earlier names let run.
+    pub fn select_kernels(&mut self, names: &'static [&'static str]) -> usize {
+        self.stream.selection().select(names)
+    }
+
+    /// Queues the reading of the first `bytes` of an array of [`Self::prepare_meter`]. A
+    /// failure is reported as with operations.
+    pub fn read_memory(&mut self, bytes: usize) {
+        let meter = self.meter.as_ref().ok_or_else(unprepared);
+        let done = meter.and_then(|meter| meter.read(&self.stream, bytes));
+        self.keep(done);
+    }
+
+    /// Queues a kernel of `blocks` blocks that does nothing. A failure is reported as with
+    /// operations.
+    pub fn launch_empty(&mut self, blocks: u32) {
+        let meter = self.meter.as_ref().ok_or_else(unprepared);
+        let done = meter.and_then(|meter| meter.launch_empty(&self.stream, blocks));
+        self.keep(done);
+    }
+
+    /// Multiplies the same random operands by both kinds of tensor-core instructions that
+    /// Hopper has, and compares the bits.
+    ///
+    /// # Errors
+    /// [`CudaError::Unsupported`] on other GPUs; the errors of [`crate::Compiler::compile`].
+    pub fn compare_bits(&self) -> Result<ComparedBits, CudaError> {
+        ComparedBits::measure(&self.stream, &self.compiler)
     }
 }
 

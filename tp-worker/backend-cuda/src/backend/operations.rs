@@ -193,12 +193,22 @@ impl Ops for CudaBackend {
         inputs: &Inputs,
         out: &mut CudaTensor,
     ) {
-        let norms = HeadNorms {
-            queries: op.q_norm,
-            keys: op.k_norm,
-            eps: op.eps,
-        };
-        let heads = Heads::All(qkv, norms, op.rope);
+        let heads = Heads::All(qkv, norms_of(op), op.rope);
+        let done = self.attend_heads(op.shape, heads, inputs, cache, layer, out);
+        self.keep(done);
+    }
+    fn matmul_attend(
+        &mut self,
+        x: &CudaTensor,
+        w: Linear<'_, CudaMatrix, Buffer<f32>>,
+        cache: &mut PagedCache,
+        layer: usize,
+        qkv: &mut CudaTensor,
+        op: &Attend<'_, Buffer<f32>, Rope>,
+        inputs: &Inputs,
+        out: &mut CudaTensor,
+    ) {
+        let heads = Heads::Projected(x, w, qkv, norms_of(op), op.rope);
         let done = self.attend_heads(op.shape, heads, inputs, cache, layer, out);
         self.keep(done);
     }
@@ -355,5 +365,14 @@ impl Exchange for CudaBackend {
     /// order of operations.
     fn words_ride_on_data(&self) -> bool {
         !self.exchange.on_stream()
+    }
+}
+
+/// Norms of heads before attention.
+fn norms_of<'a>(op: &Attend<'a, Buffer<f32>, Rope>) -> HeadNorms<'a> {
+    HeadNorms {
+        queries: op.q_norm,
+        keys: op.k_norm,
+        eps: op.eps,
     }
 }

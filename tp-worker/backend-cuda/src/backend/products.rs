@@ -71,7 +71,7 @@ impl CudaBackend {
 /// # Panics
 /// Unless `x` has exactly the most rows that `rows` allows, and `out` is as large as the
 /// product.
-fn operands<'a>(
+pub(super) fn operands<'a>(
     x: &'a CudaTensor,
     w: &Weights<'a>,
     rows: Rows<'a>,

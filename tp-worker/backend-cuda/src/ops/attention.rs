@@ -15,15 +15,17 @@ use crate::passes::Inputs;
 use crate::runtime::{Compiler, Context, Defines, Gpu, Kernel, Module, Stream};
 use crate::tensors::{Element, Floats};
 pub use cache::PagedCache;
-pub use heads::{HeadNorms, Rope};
+pub use heads::{HeadNorms, Queries, Rope};
 use parameters::{Attend, CopyAccepted, CopyCells, Heads, Merge, Plan};
-pub use work::{Work, WorkLimits};
+pub use work::{Cut, Work, WorkLimits};
 
 /// Threads of a block.
 const THREADS: u32 = 128;
 /// Blocks of attention per multiprocessor: about as many as fit in its shared memory with their
 /// stages.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
+/// Items of work per multiprocessor from which on all are busy for most of the time.
+const BUSY_BLOCKS: u32 = 3;
 /// Queries of a tile (`QUERIES`) and positions of a block (`BLOCK`), as in `tile.cuh`.
 const QUERIES: usize = 16;
 const BLOCK: usize = 64;
@@ -84,11 +86,11 @@ impl Attention {
     ) -> Result<Self, CudaError> {
         Self::check(context.gpu(), shape, cached)?;
         let stage = stage_bytes(shape.head_dim, cached);
-        let [cells, attention] =
+        let [cells, plan, attention] =
             sources(shape, cached, operand).map(|(source, defines)| -> Result<_, CudaError> {
                 Module::load(context, &compiler.compile(source, &defines)?)
             });
-        let (cells, attention) = (cells?, attention?);
+        let (cells, plan, attention) = (cells?, plan?, attention?);
         Ok(Self {
             shape: *shape,
             cached,
@@ -97,7 +99,7 @@ impl Attention {
             rotate_and_store: cells.kernel("rotate_and_store", THREADS, 0)?,
             copy_cells: cells.kernel("copy_cells", THREADS, 0)?,
             copy_accepted: cells.kernel("copy_accepted", THREADS, 0)?,
-            plan: attention.kernel("attention_plan", 32, 0)?,
+            plan: plan.kernel("attention_plan", 32, 0)?,
             attend: attention.kernel("attend", THREADS, stage)?,
             merge: attention.kernel("attention_merge", THREADS, 0)?,
         })
@@ -121,22 +123,23 @@ impl Attention {
     /// Panics if the batch has more rows than `work` has room for.
     pub fn plan(&self, stream: &Stream, inputs: &Inputs, work: &mut Work) -> Result<(), CudaError> {
         work.expect(&self.shape, inputs.rows().most());
+        let kv_heads = self.shape.kv_heads as u32;
         let parameters = Plan {
             batch: inputs.address(),
             work: work.list(),
             most_rows: work.rows() as u32,
             heads: self.shape.heads as u32,
             // With this many tiles the device is busy without splitting them.
-            split_tiles: self.multiprocessors / self.shape.kv_heads as u32,
+            split_tiles: self.multiprocessors / kv_heads,
+            busy_items: (BUSY_BLOCKS * self.multiprocessors).div_ceil(kv_heads),
             most_parts: work.most_parts() as u32,
             window: window_of(&self.shape),
-            pad: 0,
         };
         // SAFETY: the list has room for `most_rows` rows.
         unsafe { self.plan.launch(stream, [1, 1, 1], &parameters) }
     }
 
-    /// Computes attention. Each query of `qkv` sees its request's cached positions. Of the new
+    /// Computes attention. Each of `queries` sees its request's cached positions. Of the new
     /// tokens it sees those up to itself, or those that the row's mask shows. A query that sees
     /// nothing gives zeros. `out` is `[tokens, heads·head_dim]` operands. Keys and values of
     /// new tokens must be in the cache already.
@@ -144,10 +147,10 @@ impl Attention {
     /// # Errors
     /// [`CudaError::Driver`].
     #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
-    pub fn attend(
+    pub fn attend<'a>(
         &self,
         stream: &Stream,
-        qkv: &Floats,
+        queries: impl Into<Queries<'a>>,
         inputs: &Inputs,
         cache: &PagedCache,
         layer: usize,
@@ -155,7 +158,8 @@ impl Attention {
         out: &mut Floats,
     ) -> Result<(), CudaError> {
         let (shape, most) = (&self.shape, inputs.tokens().most());
-        qkv.expect(Element::F32, most * shape.qkv_width(), "qkv");
+        let queries = queries.into();
+        queries.expect(most, shape.qkv_width());
         out.expect(
             self.operand,
             most * shape.out_width(),
@@ -169,7 +173,7 @@ impl Attention {
             "a batch's pages are the cache's"
         );
         let parameters = Attend {
-            qkv: qkv.address(),
+            queries: queries.address,
             keys: cache.keys(layer),
             values: cache.values(layer),
             batch: inputs.address(),
@@ -183,11 +187,11 @@ impl Attention {
             scale: shape.scale * std::f32::consts::LOG2_E,
             group: cache.group_in(inputs),
             window: window_of(shape),
-            pad: 0,
+            rounded: u32::from(queries.rounded),
         };
         let kv_heads = shape.kv_heads as u32;
         let shared = (BLOCKS_PER_MULTIPROCESSOR * self.multiprocessors).div_ceil(kv_heads);
-        // SAFETY: the plan keeps within the room for parts, all tokens have room in `qkv` and
+        // SAFETY: the plan keeps within the room for parts, all tokens have queries, and room in
         // `out`, and missing cells are not read.
         unsafe {
             self.attend
@@ -214,15 +218,15 @@ pub(crate) fn sources(
     shape: &AttentionShape,
     cached: Element,
     operand: Element,
-) -> [(&'static Source, Defines); 2] {
+) -> [(&'static Source, Defines); 3] {
     let heads = vec![
         ("HEAD_DIM", shape.head_dim.to_string()),
         ("CACHED", cached.name().to_owned()),
     ];
     let is_bf16 = u32::from(cached == Element::Bf16);
-    let mut group = heads.clone();
+    let plan = vec![("GROUP", (shape.heads / shape.kv_heads).to_string())];
+    let mut group = [heads.clone(), plan.clone()].concat();
     group.extend([
-        ("GROUP", (shape.heads / shape.kv_heads).to_string()),
         ("OPERAND", operand.name().to_owned()),
         ("CACHED_IS_BF16", is_bf16.to_string()),
         (
@@ -230,7 +234,11 @@ pub(crate) fn sources(
             stage_bytes(shape.head_dim, cached).to_string(),
         ),
     ]);
-    [(&kernels::CELLS, heads), (&kernels::ATTENTION, group)]
+    [
+        (&kernels::CELLS, heads),
+        (&kernels::PLAN, plan),
+        (&kernels::ATTENTION, group),
+    ]
 }
 
 /// The window as kernels know it: as none, one of more positions than there are.

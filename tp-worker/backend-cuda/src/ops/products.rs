@@ -11,7 +11,7 @@ use cudarc::cublaslt::result::CublasError;
 use cudarc::cublaslt::{result, sys};
 
 use crate::error::CudaError;
-use crate::ops::Sums;
+use crate::ops::{Sums, SumsWithSpace};
 use crate::runtime::{Buffer, Compiler, Context, Gpu, Stream};
 use crate::tensors::{CudaMatrix, Element, Floats, Rows};
 use crate::version::Version;
@@ -247,6 +247,26 @@ impl Products {
         };
         self.run(stream, plain, space)?;
         Ok(Sums::with_bias(space, operands.bias))
+    }
+
+    /// Does the same as [`Self::sums`] for an operation that overwrites `space` while it reads the
+    /// sums.
+    ///
+    /// # Errors
+    /// [`CudaError::Product`], [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// Panics if arrays are too short or of another type.
+    pub fn sums_with_space<'a>(
+        &'a mut self,
+        stream: &Stream,
+        operands: Operands<'a>,
+        space: &'a mut Floats,
+    ) -> Result<SumsWithSpace<'a>, CudaError> {
+        let sums = self.sums(stream, operands, &mut *space)?;
+        // SAFETY: sums lie in `space`, or in the working memory that is borrowed as long.
+        let sums = unsafe { sums.borrowed(operands.bias) };
+        Ok(SumsWithSpace { sums, space })
     }
 
     /// `out = silu(gate) · up` of a product whose first half of outputs are the gates. Returns

@@ -18,6 +18,8 @@ pub(crate) use joins::JoinedRows;
 
 /// Threads of a block.
 const THREADS: u32 = 256;
+/// Columns that the registers of `rms_norm`'s blocks hold; `rms_norm_wide` has more of them.
+const NORM_COLUMNS: usize = 4096;
 
 /// Operations of a model with weights and operands of one type. Sums (the residual stream and
 /// the results of products) are f32.
@@ -35,6 +37,7 @@ pub struct RowwiseOps {
     rows_to_f32: Kernel<CopyRows>,
     join_columns: Kernel<JoinColumns>,
     rms_norm: Kernel<RmsNorm>,
+    rms_norm_wide: Kernel<RmsNorm>,
     silu_mul: Kernel<SiluMul>,
 }
 
@@ -63,6 +66,7 @@ impl RowwiseOps {
             rows_to_f32: rows.kernel("rows_to_f32", THREADS, 0)?,
             join_columns: rows.kernel("join_columns", THREADS, 0)?,
             rms_norm: norm.kernel("rms_norm", THREADS, 0)?,
+            rms_norm_wide: norm.kernel("rms_norm_wide", THREADS, 0)?,
             silu_mul: elementwise.kernel("silu_mul", THREADS, 0)?,
         })
     }
@@ -168,11 +172,12 @@ impl RowwiseOps {
             width: width as u32,
             eps,
         };
+        let kernel = match width <= NORM_COLUMNS {
+            true => &self.rms_norm,
+            false => &self.rms_norm_wide,
+        };
         // SAFETY: all have room for `most` rows as wide as the weight.
-        unsafe {
-            self.rms_norm
-                .launch(stream, [most as u32, 1, 1], &parameters)
-        }
+        unsafe { kernel.launch(stream, [most as u32, 1, 1], &parameters) }
     }
 
     /// `out = silu(gate) · up`. Sums `[rows, 2·width]`, the gate first, become operands

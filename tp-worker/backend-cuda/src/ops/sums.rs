@@ -39,6 +39,20 @@ impl<'a> Sums<'a> {
         }
     }
 
+    /// Sums in `parts` parts, one behind the other in `floats`, without a bias.
+    ///
+    /// # Panics
+    /// Panics if the parts are not equal, or their type is not a 32-bit float.
+    pub fn of_parts(floats: &'a Floats, parts: usize) -> Self {
+        let all = Self::from(floats);
+        assert!(all.len.is_multiple_of(parts), "parts have one size");
+        Self {
+            parts,
+            len: all.len / parts,
+            ..all
+        }
+    }
+
     /// Sums in one part, with a bias to be added.
     pub(crate) fn with_bias(sums: &'a Floats, bias: Option<&'a Buffer<f32>>) -> Self {
         Self {
@@ -61,6 +75,20 @@ impl<'a> Sums<'a> {
         }
     }
 
+    /// The same sums, borrowed for another time. Their bias is `bias`.
+    ///
+    /// # Safety
+    /// The sums lie there as long as `'b`.
+    pub(crate) unsafe fn borrowed<'b>(self, bias: Option<&'b Buffer<f32>>) -> Sums<'b> {
+        Sums {
+            address: self.address,
+            parts: self.parts,
+            len: self.len,
+            bias,
+            of: PhantomData,
+        }
+    }
+
     /// # Panics
     /// Panics if there are fewer than `rows` rows of `width`, or a bias of another width.
     pub(crate) fn expect(&self, rows: usize, width: usize, what: &str) {
@@ -76,6 +104,22 @@ impl<'a> Sums<'a> {
             count: self.parts as u32,
             pad: 0,
         }
+    }
+}
+
+/// Sums, and space of their size in which they may lie. Who reads a value may write its place.
+pub struct SumsWithSpace<'a> {
+    pub(crate) sums: Sums<'a>,
+    pub(crate) space: &'a mut Floats,
+}
+
+impl<'a> From<&'a mut Floats> for SumsWithSpace<'a> {
+    /// # Panics
+    /// Panics if the type is not a 32-bit float.
+    fn from(space: &'a mut Floats) -> Self {
+        // SAFETY: the sums are `space` itself, which is borrowed as long.
+        let sums = unsafe { Sums::from(&*space).borrowed(None) };
+        Self { sums, space }
     }
 }
 

@@ -74,7 +74,21 @@ impl Compiler {
         source: &Source,
         defines: &[(&str, String)],
     ) -> Result<Vec<u8>, CudaError> {
-        let options = options(&self.architecture, defines);
+        self.compile_for(&self.architecture, source, defines)
+    }
+
+    /// Machine code of `source` as [`Self::compile`] makes it, for `architecture`: another name
+    /// of the GPU's own, such as "sm_90a" with instructions that no later GPU has.
+    ///
+    /// # Errors
+    /// The errors of [`Self::compile`].
+    pub(crate) fn compile_for(
+        &self,
+        architecture: &str,
+        source: &Source,
+        defines: &[(&str, String)],
+    ) -> Result<Vec<u8>, CudaError> {
+        let options = options(architecture, defines);
         let Some(kept) = &self.kept else {
             return self.compile_anew(source, &options);
         };

@@ -9,7 +9,9 @@ use crate::kernels::{self, Source};
 use crate::runtime::{Buffer, CLOCK, Compiler, Context, Defines, Event, Kernel, Module, Stream};
 
 const THREADS: u32 = 256;
-/// Blocks of the kernel that reads: a few for each multiprocessor of any GPU.
+/// Threads of a block that does nothing.
+const EMPTY_THREADS: u32 = 128;
+/// Most blocks of the kernel that reads: a few for each multiprocessor of any GPU.
 const BLOCKS: u32 = 2048;
 /// Bytes that the kernel reads at a time.
 const UNIT: usize = 16;
@@ -24,13 +26,21 @@ struct Parameters {
     pad: u64,
 }
 
+/// `Empty` of `empty.cu`.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Nothing {
+    pad: u64,
+}
+
 /// Two large arrays, and events before and behind the measured work.
 pub(crate) struct Meter {
     read: Kernel<Parameters>,
+    empty: Kernel<Nothing>,
     from: Buffer<u8>,
     to: Buffer<u8>,
     begun: Event,
-    ended: Event,
+    ended: Arc<Event>,
 }
 
 impl Meter {
@@ -53,16 +63,18 @@ impl Meter {
                 remedy: "install a newer driver".to_owned(),
             });
         }
-        let (source, defines) = source();
-        let module = Module::load(context, &compiler.compile(source, &defines)?)?;
+        let [read, empty] = sources().map(|(source, defines)| -> Result<_, CudaError> {
+            Module::load(context, &compiler.compile(source, &defines)?)
+        });
         let bytes = bytes.next_multiple_of(UNIT).max(UNIT);
         let what = "memory to measure";
         let mut meter = Self {
-            read: module.kernel("read_all", THREADS, 0)?,
+            read: read?.kernel("read_all", THREADS, 0)?,
+            empty: empty?.kernel("empty", EMPTY_THREADS, 0)?,
             from: Buffer::new(context, bytes, what)?,
             to: Buffer::new(context, bytes, what)?,
             begun: Event::timed(context)?,
-            ended: Event::timed(context)?,
+            ended: Arc::new(Event::timed(context)?),
         };
         stream.fill(&mut meter.from, 0x5a)?;
         stream.fill(&mut meter.to, 0)?;
@@ -82,19 +94,30 @@ impl Meter {
         stream.copy(&self.from, &mut self.to)
     }
 
-    /// Queues the reading of one array.
+    /// Queues the reading of the first `bytes` of one array; of all if it has fewer.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
-    pub(crate) fn read(&self, stream: &Stream) -> Result<(), CudaError> {
+    pub(crate) fn read(&self, stream: &Stream, bytes: usize) -> Result<(), CudaError> {
+        let units = bytes.min(self.from.len()) / UNIT;
         let parameters = Parameters {
             from: self.from.address(),
             out: self.to.address(),
-            units: (self.from.len() / UNIT) as u64,
+            units: units as u64,
             pad: 0,
         };
+        let blocks = units.div_ceil(THREADS as usize).clamp(1, BLOCKS as usize);
         // SAFETY: there are as many units, and a word to write to.
-        unsafe { self.read.launch(stream, [BLOCKS, 1, 1], &parameters) }
+        unsafe { self.read.launch(stream, [blocks as u32, 1, 1], &parameters) }
+    }
+
+    /// Queues a launch of `blocks` blocks that do nothing.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub(crate) fn launch_empty(&self, stream: &Stream, blocks: u32) -> Result<(), CudaError> {
+        // SAFETY: the kernel reads and writes nothing.
+        unsafe { (self.empty).launch(stream, [blocks, 1, 1], &Nothing { pad: 0 }) }
     }
 
     /// Starts the measurement at this place in the stream.
@@ -102,22 +125,27 @@ impl Meter {
     /// # Errors
     /// [`CudaError::Driver`].
     pub(crate) fn begin(&self, stream: &Stream) -> Result<(), CudaError> {
-        stream.record(&self.begun)
+        stream.record(&self.begun)?;
+        stream.mark_waits(Some(self.ended.clone()));
+        Ok(())
     }
 
     /// Waits for all queued work; returns the seconds since [`Self::begin`] by the device's
-    /// clock.
+    /// clock. If the program has waited for the work already, the time ends where it began to
+    /// wait the last time, so that it has no part of the program's time to wake up.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     pub(crate) fn end(&self, stream: &Stream) -> Result<f64, CudaError> {
-        stream.record(&self.ended)?;
+        if !stream.mark_waits(None) {
+            stream.record(&self.ended)?;
+        }
         self.ended.synchronize()?;
         self.ended.since(&self.begun)
     }
 }
 
-/// Source to compile, with its macros.
-pub(crate) fn source() -> (&'static Source, Defines) {
-    (&kernels::READ, Defines::new())
+/// Sources to compile, each with its macros.
+pub(crate) fn sources() -> [(&'static Source, Defines); 2] {
+    [&kernels::READ, &kernels::EMPTY].map(|source| (source, Defines::new()))
 }

@@ -75,6 +75,7 @@ impl Module {
         Ok(Kernel {
             module: self.clone(),
             raw,
+            name,
             threads,
             shared: shared as u32,
             takes: PhantomData,
@@ -95,6 +96,7 @@ impl Drop for Module {
 pub struct Kernel<P> {
     module: Arc<Module>,
     raw: CUfunction,
+    name: &'static str,
     threads: u32,
     shared: u32,
     takes: PhantomData<fn(P)>,
@@ -120,7 +122,7 @@ impl<P: Pod> Kernel<P> {
         grid: [u32; 3],
         parameters: &P,
     ) -> Result<(), CudaError> {
-        if grid.contains(&0) {
+        if grid.contains(&0) || !stream.selection().runs(self.name) {
             return Ok(());
         }
         let [x, y, z] = grid;

@@ -1,6 +1,7 @@
 //! Streams and events: the order of work on the device.
 
 mod repeated;
+mod waits;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use cudarc::driver::result;
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUevent_wait_flags, CUresult, CUstream};
 
 use crate::error::{CudaError, driver};
-use crate::runtime::{Buffer, Context, Pinned, Tape};
+use crate::runtime::{Buffer, Context, Pinned, Selection, Tape};
+use waits::Waits;
 
 /// The watch over peers whose data comes on a stream.
 pub(crate) trait Arrivals: Send + Sync {
@@ -31,6 +33,10 @@ pub struct Stream {
     context: Arc<Context>,
     raw: CUstream,
     tape: Tape,
+    /// Kernels that run, for measurements.
+    selection: Selection,
+    /// The event that measurements record before the program waits.
+    waits: Waits,
     /// The watch over peers whose data comes on this stream.
     watched: Option<Arc<dyn Arrivals>>,
 }
@@ -52,6 +58,8 @@ impl Stream {
             context: context.clone(),
             raw: raw.map_err(driver("cuStreamCreate"))?,
             tape: Tape::default(),
+            selection: Selection::default(),
+            waits: Waits::default(),
             watched: None,
         })
     }
@@ -81,6 +89,11 @@ impl Stream {
         &self.tape
     }
 
+    /// The kernels that run of those asked of this stream.
+    pub(crate) fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
     /// Refuses copies from or to the host while a pass is recorded: a repetition would use
     /// memory that may have another owner by then.
     fn refuse_while_recorded(&self) -> Result<(), CudaError> {
@@ -98,6 +111,7 @@ impl Stream {
     /// [`CudaError::Driver`], also of queued work; [`CudaError::Peers`] if peers' data did not
     /// come: the contents of the stream's results are then no data.
     pub fn synchronize(&self) -> Result<(), CudaError> {
+        self.begin_wait()?;
         self.context.bind()?;
         // SAFETY: the stream lives.
         let done = unsafe { result::stream::synchronize(self.raw) };
@@ -124,6 +138,7 @@ impl Stream {
     /// [`CudaError::Driver`], also of work queued before the event; [`CudaError::Peers`] if
     /// peers' data before the event may not have come.
     pub(crate) fn reach(&self, event: &Event) -> Result<(), CudaError> {
+        self.begin_wait()?;
         event.synchronize()?;
         self.watched.as_ref().map_or(Ok(()), |way| way.arrived())
     }

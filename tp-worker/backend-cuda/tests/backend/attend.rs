@@ -1,11 +1,13 @@
 //! Attention as one operation, compared with the four operations that it consists of.
 
 use lockstep_backend::{
-    Attend, AttentionShape, Batch, Holds, KvShape, Memory as _, Ops as _, RopeTable, Row,
+    Attend, AttentionShape, Batch, Holds, KvShape, Linear, Memory as _, Ops as _, RopeTable, Row,
+    WeightFormat,
 };
+use lockstep_fake_cuda::calls;
 use lockstep_types::{Dtype, KvCacheDtype};
 
-use crate::support::{DTYPES, gpu, noise, read, staged, sums};
+use crate::support::{DTYPES, gpu, host_matrix, matrix, noise, read, staged, sums};
 
 const SHAPE: AttentionShape = AttentionShape::dense(4, 2, 16, 0.25);
 
@@ -16,13 +18,29 @@ fn attention_is_what_its_parts_are() {
         .into_iter()
         .zip([KvCacheDtype::Bfloat16, KvCacheDtype::Float32])
     {
-        let found = [true, false].map(|at_once| texts(dtype, cached, at_once));
+        let found = [Way::WithProjections, Way::AtOnce, Way::Apart];
+        let found = found.map(|way| texts(dtype, cached, way));
         assert!(found[0] == found[1], "{dtype:?} over {cached:?}");
+        assert!(found[1] == found[2], "{dtype:?} over {cached:?}");
         assert!(found[0].iter().flatten().any(|value| *value != 0.0));
     }
 }
 
-fn texts(dtype: Dtype, cached: KvCacheDtype, at_once: bool) -> Vec<Vec<f32>> {
+/// Inputs of the projections: enough for sums in several parts on the fake device.
+const INPUTS: usize = 800;
+
+/// Ways to run the operations of an attention block.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// Projections and attention are one operation.
+    WithProjections,
+    /// Attention is one operation behind the projections.
+    AtOnce,
+    /// Norms, rotation and attention are operations of their own.
+    Apart,
+}
+
+fn texts(dtype: Dtype, cached: KvCacheDtype, way: Way) -> Vec<Vec<f32>> {
     let mut gpu = gpu(dtype);
     let angles = noise(1, 40 * 8);
     let rope = RopeTable {
@@ -33,6 +51,15 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, at_once: bool) -> Vec<Vec<f32>> {
     let rope = gpu.load_rope(rope).unwrap();
     let q_norm = gpu.load_vector(&noise(2, 16)).unwrap();
     let k_norm = gpu.load_vector(&noise(3, 16)).unwrap();
+    let width = SHAPE.qkv_width();
+    let weights = matrix(&noise(10, width * INPUTS), INPUTS);
+    let weights = host_matrix(&weights, INPUTS);
+    let weights = gpu.load_matrix(&weights, WeightFormat::Float).unwrap();
+    let bias = gpu.load_vector(&noise(11, width)).unwrap();
+    let w = Linear {
+        weight: &weights,
+        bias: Some(&bias),
+    };
     let shape = KvShape {
         group: 0,
         layers: 2,
@@ -69,20 +96,37 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, at_once: bool) -> Vec<Vec<f32>> {
             ..Batch::default()
         };
         let inputs = staged(&mut gpu, &batch, 4);
-        let width = SHAPE.qkv_width();
-        let mut qkv = sums(&mut gpu, &noise(turn, positions.len() * width), width);
+        let rows = positions.len();
+        let x = sums(&mut gpu, &noise(turn, rows * INPUTS), INPUTS);
+        let mut space = gpu.tensor(rows, INPUTS, Holds::Operand).unwrap();
+        let x = gpu.as_operand(&x, &mut space);
+        let mut qkv = gpu.tensor(rows, width, Holds::Sum).unwrap();
         let out = gpu.tensor(positions.len(), SHAPE.out_width(), Holds::Operand);
         let mut out = out.unwrap();
-        if at_once {
-            let op = Attend {
-                shape: &SHAPE,
-                q_norm: Some(&q_norm),
-                k_norm: Some(&k_norm),
-                eps: 1e-6,
-                rope: &rope,
-            };
-            gpu.attend(&mut cache, 1, &mut qkv, &op, &inputs, &mut out);
+        let op = Attend {
+            shape: &SHAPE,
+            q_norm: Some(&q_norm),
+            k_norm: Some(&k_norm),
+            eps: 1e-6,
+            rope: &rope,
+        };
+        let before = calls(c"cuLaunchKernel");
+        if way == Way::WithProjections {
+            gpu.matmul_attend(x, w, &mut cache, 1, &mut qkv, &op, &inputs, &mut out);
         } else {
+            gpu.matmul(x, w, &mut qkv);
+        }
+        if way == Way::AtOnce {
+            gpu.attend(&mut cache, 1, &mut qkv, &op, &inputs, &mut out);
+        }
+        // One for the sums in parts that a product leaves, if nobody else adds them.
+        let launches = 5 + u64::from(way == Way::AtOnce);
+        if let (Some(before), Some(now), true) =
+            (before, calls(c"cuLaunchKernel"), way != Way::Apart)
+        {
+            assert_eq!(now - before, launches, "row {row:?}");
+        }
+        if way == Way::Apart {
             gpu.head_norm(&mut qkv, &SHAPE, 0..4, &q_norm, 1e-6);
             gpu.head_norm(&mut qkv, &SHAPE, 4..6, &k_norm, 1e-6);
             gpu.rope(&mut qkv, &SHAPE, &rope, &inputs);

@@ -115,6 +115,7 @@ fn rows_give_the_samplers_tokens_or_stay_for_the_host() {
                 params,
                 history: &TokenHistory::default(),
                 position,
+                allowed: None,
             };
             let row = &values[row * WIDTH..][..WIDTH];
             Sampler::new(WIDTH).sample(row, request).unwrap_or(FAILED)

@@ -21,6 +21,7 @@ mod passes;
 mod planned;
 mod ranks;
 mod rows;
+mod selected;
 mod stalls;
 mod support;
 mod table;

@@ -3,9 +3,9 @@
 use std::num::NonZeroUsize;
 
 use lockstep_backend::AttentionShape;
-use lockstep_backend_cuda::{Attention, Element};
+use lockstep_backend_cuda::{Attention, Cut, Element};
 
-use crate::requests::{Request, Run, attend, oracle};
+use crate::requests::{Request, Run, attend, cut, oracle};
 use crate::support::{Gpu, Noise, SEEDS, bits};
 
 /// Positions of a span; partial results are joined at its borders.
@@ -92,6 +92,7 @@ fn mixed(noise: &mut Noise) -> Vec<Request> {
         (SPAN - 2, 4),
         (SPAN + 1, 1 + noise.below(20)),
         (2 * SPAN - 1, 2),
+        (2 * SPAN + 3, 1),
         (200 + noise.below(100), 40 + noise.below(30)),
     ];
     let causal = lengths.iter().zip(0..);
@@ -103,6 +104,8 @@ fn mixed(noise: &mut Noise) -> Vec<Request> {
         let place = noise.below(requests.len());
         requests.insert(place, Request::tree(id, kv_len, q_len, noise));
     }
+    // Its last span is short, and the one before has drafts, too.
+    requests.push(Request::tree(32, 2 * SPAN - 9, 22, noise));
     // A tree with more than one mask word, and tokens that see nothing at all.
     requests.push(Request::tree(30, noise.below(40), 66, noise));
     let mut blind = Request::tree(31, 0, 3, noise);
@@ -178,6 +181,45 @@ fn bits_do_not_depend_on_pages_on_how_work_is_cut_or_on_its_order() {
             };
             assert_same(&attend(&gpu, &attention, &other, &requests), &wanted);
         }
+    }
+}
+
+/// On the fake device, which has four multiprocessors.
+#[test]
+fn rows_are_split_where_that_fills_the_device() {
+    if !lockstep_fake_cuda::seed(1) {
+        return; // A real device has more multiprocessors.
+    }
+    let gpu = Gpu::new();
+    let run = run(4, 2, 32, Element::Bf16);
+    let attention = kernels(&gpu, &run);
+    let decode = |spans: usize, rest: usize| Request::causal(1, spans * SPAN + rest - 1, 1);
+    let tree = |positions: usize, drafts: usize| {
+        Request::tree(2, positions - drafts, drafts, &mut Noise(1))
+    };
+    let few = vec![decode(4, 0); 5];
+    let many = vec![decode(4, 0); 6];
+    let one_long = [vec![decode(2, 0); 7], vec![decode(4, 0)]].concat();
+    let parts = |spans: u32| 4 * spans;
+    // Requests, items, and parts.
+    let table = [
+        (vec![decode(1, 0)], 1, 0),
+        // A short last span goes with the one before.
+        (vec![decode(1, 1)], 1, 0),
+        (vec![decode(1, 63)], 1, 0),
+        (vec![decode(1, 64)], 2, parts(2)),
+        (vec![decode(4, 1)], 4, parts(5)),
+        (vec![decode(4, 100)], 5, parts(5)),
+        // A tree's own spans have tiles of one token.
+        (vec![tree(SPAN + 30, 3)], 1 + 3, 3 * parts(2)),
+        (vec![tree(2 * SPAN + 30, 40)], 5 + 40, 40 * parts(3)),
+        (few, 5 * 4, 5 * parts(4)),
+        (many, 6, 0),
+        (one_long, 7 + 4, parts(4)),
+    ];
+    for (at, (requests, items, parts)) in table.into_iter().enumerate() {
+        let found = cut(&gpu, &attention, &run, &requests);
+        assert_eq!(found, Cut { items, parts }, "row {at}");
     }
 }
 

@@ -125,7 +125,7 @@ const FAULTS: [(&str, &str, &str); 36] = [
     ),
     (
         "a slice is forgotten",
-        "s/part < sums.count; part++/part + 1 < sums.count; part++/",
+        "s/first < sums.count; first/first + 1 < sums.count; first/",
         FEW_ROWS,
     ),
     (
@@ -257,8 +257,9 @@ fn attention_is_watched() {
         let _order = lockstep_fake_cuda::order(seed);
         let requests = [
             Request::causal(1, 0, 30),
-            Request::causal(2, 300, 2),
+            Request::causal(2, 340, 2),
             Request::tree(3, 253, 5, &mut Noise(seed)),
+            Request::tree(6, 330, 4, &mut Noise(seed)),
             Request::tree(4, 3, 33, &mut Noise(seed)),
             Request::causal(5, 520, 1),
         ];

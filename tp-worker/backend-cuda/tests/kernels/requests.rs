@@ -2,7 +2,7 @@
 //! and attention in f64.
 
 use lockstep_backend::{AttentionShape, Batch, KvShape, Row};
-use lockstep_backend_cuda::{Attention, Element, PagedCache, Work, WorkLimits};
+use lockstep_backend_cuda::{Attention, Cut, Element, PagedCache, Work, WorkLimits};
 use lockstep_types::KvCacheDtype;
 
 use crate::support::{Gpu, Noise, rounded};
@@ -218,6 +218,25 @@ pub struct Run {
     pub parts: usize,
 }
 
+/// The work items and parts that a batch of these requests is cut into.
+pub fn cut(gpu: &Gpu, attention: &Attention, run: &Run, requests: &[Request]) -> Cut {
+    let layout = lay_out(requests, &run.shape, run.page_size);
+    let inputs = gpu.inputs(&layout.batch(), run.page_size);
+    let mut work = work(gpu, run, requests);
+    attention
+        .plan(&gpu.stream, &inputs, &mut work)
+        .expect("a launch");
+    work.cut(&gpu.stream).expect("a copy")
+}
+
+fn work(gpu: &Gpu, run: &Run, requests: &[Request]) -> Work {
+    let limits = WorkLimits {
+        rows: requests.len(),
+        parts: run.parts,
+    };
+    Work::new(&gpu.context, run.shape.head_dim, limits).expect("room")
+}
+
 /// Attention's results for every request, each `[new tokens, heads·head_dim]`.
 pub fn attend(gpu: &Gpu, attention: &Attention, run: &Run, requests: &[Request]) -> Vec<Vec<f32>> {
     let shape = &run.shape;
@@ -243,11 +262,7 @@ pub fn attend(gpu: &Gpu, attention: &Attention, run: &Run, requests: &[Request])
     let both = |layer: &[f32]| [vec![f32::NAN; layer.len()], layer.to_vec()].concat();
     let (keys, values) = (both(&layout.keys), both(&layout.values));
     cache.upload(&gpu.stream, &keys, &values).expect("a copy");
-    let limits = WorkLimits {
-        rows: requests.len(),
-        parts: run.parts,
-    };
-    let mut work = Work::new(&gpu.context, shape.head_dim, limits).expect("room");
+    let mut work = work(gpu, run, requests);
     let qkv = gpu.floats(Element::F32, &layout.qkv);
     let mut out = gpu.poisoned(run.operand, layout.tokens.len() * shape.out_width());
     let stream = &gpu.stream;

@@ -1,6 +1,6 @@
 //! Lookups, norms and activations.
 
-use lockstep_backend_cuda::{Element, Rows, RowwiseOps};
+use lockstep_backend_cuda::{Element, Rows, RowwiseOps, Sums};
 
 use crate::support::{ELEMENTS, Gpu, Noise, SEEDS, assert_close, bits, rounded, tokens, tolerance};
 
@@ -100,6 +100,44 @@ fn norms_are_those_of_plain_loops() {
         assert_eq!(gpu.read(&residual), sum);
         assert_close(&gpu.read(&after_sum), &norm_rows(&sum), tolerance);
     });
+}
+
+/// Widths up to and behind those that registers hold, in both kernels, and numbers of parts
+/// around those that are on their way at once.
+#[test]
+fn parts_are_added_in_their_order_in_front_of_a_norm() {
+    let gpu = Gpu::new();
+    let made = RowwiseOps::new(&gpu.context, &gpu.compiler, Element::F32);
+    let operations = made.expect("kernels");
+    let widths = [1028, 2052, 4096, 4100, 8192, 8196];
+    for (turn, width) in widths.into_iter().enumerate() {
+        let _order = lockstep_fake_cuda::order(turn as u64);
+        let noise = &mut Noise(turn as u64);
+        let (x, weight) = (noise.floats(width), noise.floats(width));
+        let on_device = gpu.buffer(&weight);
+        for parts in [1, 2, 3, 4, 5, 8, 9, 16] {
+            let delta = noise.floats(parts * width);
+            let each = |column: usize| {
+                let later = (1..parts).map(|part| delta[part * width + column]);
+                x[column] + later.fold(delta[column], |sum, part| sum + part)
+            };
+            let wanted: Vec<f32> = (0..width).map(each).collect();
+            let mut residual = gpu.floats(Element::F32, &x);
+            let delta = gpu.floats(Element::F32, &delta);
+            let mut out = gpu.poisoned(Element::F32, width);
+            let (stream, sums, one) = (&gpu.stream, Sums::of_parts(&delta, parts), Rows::fixed(1));
+            operations
+                .add_rms_norm(stream, &mut residual, sums, &on_device, 1e-5, one, &mut out)
+                .expect("a launch");
+            assert_eq!(
+                bits(&gpu.read(&residual)),
+                bits(&wanted),
+                "{width}, {parts} parts"
+            );
+            let normed = normed(&wanted, &weight, 1e-5);
+            assert_close(&gpu.read(&out), &normed, tolerance(Element::F32));
+        }
+    }
 }
 
 #[test]

@@ -122,6 +122,7 @@ impl Rows {
                 params: &self.params[row],
                 history: &history,
                 position: self.positions[row] + u64::from(self.depths[row]),
+                allowed: None,
             };
             sampler.sample(self.row(row), request).unwrap_or(FAILED)
         };
@@ -281,6 +282,7 @@ fn weights_are_equal(gpu: &Gpu, sampling: &SamplingKernels, vocab: usize) {
                 params: &rows.params[row],
                 history: &history,
                 position: 0,
+                allowed: None,
             };
             let mut law = Vec::new();
             let done = sampler.distribution(rows.row(row), request, &mut law);

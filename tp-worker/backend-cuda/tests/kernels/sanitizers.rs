@@ -246,7 +246,7 @@ fn cells(gpu: &Gpu, attention: &Attention, normed: bool) {
     let moves = gpu.buffer(&[0u32, 2, 2, 1]);
     attention
         .rotate_and_store(stream, &mut qkv, norms, &rope, &inputs, &mut cache, 1)
-        .and_then(|()| attention.copy_cells(stream, &mut cache, &moves, Rows::fixed(2)))
+        .and_then(|_| attention.copy_cells(stream, &mut cache, &moves, Rows::fixed(2)))
         .expect("launches");
     stream.synchronize().expect("all is done");
 }

@@ -92,6 +92,23 @@ pub trait Ops: Memory {
     ) {
         composed::attend(self, cache, layer, qkv, op, inputs, out);
     }
+    /// [`Self::attend`] of the projections `x · wᵀ + bias`, the begin of an attention block. `qkv`
+    /// is space.
+    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
+    fn matmul_attend(
+        &mut self,
+        x: &Self::Tensor,
+        w: Linear<'_, Self::Matrix, Self::Vector>,
+        cache: &mut Self::KvCache,
+        layer: usize,
+        qkv: &mut Self::Tensor,
+        op: &Attend<'_, Self::Vector, Self::Rope>,
+        inputs: &Self::Inputs,
+        out: &mut Self::Tensor,
+    ) {
+        self.matmul(x, w, qkv);
+        self.attend(cache, layer, qkv, op, inputs, out);
+    }
     /// `out = silu(gate) · up`, where `gate_up` is `[n, 2·m]` with the gate first.
     fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
     /// [`Self::silu_mul`] of `x · wᵀ + bias`, the begin of a gated MLP. `gate_up` is space.

@@ -117,7 +117,7 @@ proptest! {
     ) {
         let history = history(&prompt, &output);
         let position = output.len() as u64;
-        let request = Request { params: &params, history: &history, position };
+        let request = Request { params: &params, history: &history, position, allowed: None };
         let mut sampler = Sampler::new(logits.len());
         let token = sampler.sample(&logits, request).unwrap();
         prop_assert_eq!(sampler.sample(&logits, request).unwrap(), token, "not reproducible");
@@ -150,7 +150,7 @@ proptest! {
         let params = SamplingParams { temperature, ..params };
         let history = history(&prompt, &output);
         let position = output.len() as u64;
-        let request = Request { params: &params, history: &history, position };
+        let request = Request { params: &params, history: &history, position, allowed: None };
         let mut sampler = Sampler::new(logits.len());
         let mut law = vec![9.0; 3];
         sampler.distribution(&logits, request, &mut law).unwrap();
@@ -180,6 +180,41 @@ proptest! {
         prop_assert!(close || edge && moved, "{:?} {:?}", law, expected);
     }
 
+    /// A constraint is as if the model gave all other tokens no probability. A bias does not
+    /// bring them back, and a minimum length gives way.
+    #[test]
+    fn a_constraint_takes_tokens_away(
+        logits in prop::collection::vec(-8f32..8.0, 30..120),
+        params in params(),
+        greedy in any::<bool>(),
+        allowed in prop::collection::vec(any::<u32>(), 1..5),
+        output in prop::collection::vec(0u32..30, 0..8),
+    ) {
+        let temperature = if greedy { 0.0 } else { params.temperature };
+        let params = SamplingParams { temperature, ..params };
+        let history = history(&[], &output);
+        let position = output.len() as u64;
+        let request = Request { params: &params, history: &history, position, allowed: None };
+        let constrained = Request { allowed: Some(&allowed), ..request };
+        let mut cut = logits.clone();
+        for (token, logit) in cut.iter_mut().enumerate() {
+            if !crate::allows(&allowed, token as u32) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        let mut sampler = Sampler::new(logits.len());
+        let found = sampler.sample(&logits, constrained);
+        match sampler.sample(&cut, request) {
+            Ok(token) => prop_assert_eq!(found, Ok(token)),
+            Err(_) => prop_assert_eq!(found, Err(SamplingError::Constraint)),
+        }
+        let (mut law, mut expected) = (Vec::new(), Vec::new());
+        let drawn = sampler.distribution(&logits, constrained, &mut law);
+        prop_assert_eq!(drawn.is_ok(), found.is_ok());
+        let _ = sampler.distribution(&cut, request, &mut expected);
+        prop_assert_eq!(law, expected);
+    }
+
     /// No logits, and no parameters within their ranges, cause a panic.
     #[test]
     fn odd_logits_are_defined(
@@ -190,7 +225,7 @@ proptest! {
     ) {
         let params = SamplingParams { temperature, repetition_penalty: penalty, ..params };
         let history = history(&[0, 1, 2], &[3, 3]);
-        let request = Request { params: &params, history: &history, position: 2 };
+        let request = Request { params: &params, history: &history, position: 2, allowed: None };
         let bad = logits.iter().any(|l| l.is_nan() || *l == f32::INFINITY)
             || logits.iter().all(|l| *l == f32::NEG_INFINITY);
         prop_assert_eq!(Sampler::new(40).sample(&logits, request).is_err(), bad);
@@ -220,6 +255,7 @@ fn draw(logits: &[f32], params: &SamplingParams, position: u64) -> u32 {
         params,
         history: &history,
         position,
+        allowed: None,
     };
     Sampler::new(logits.len()).sample(logits, request).unwrap()
 }
@@ -352,6 +388,7 @@ fn a_row_of_the_wrong_width_is_an_error() {
         params: &params,
         history: &history,
         position: 0,
+        allowed: None,
     };
     let error = Sampler::new(3).sample(&[0.0; 2], request).unwrap_err();
     assert_eq!(

@@ -17,7 +17,7 @@ use lockstep_sampling::{
 };
 use lockstep_types::sampling::TokenLogprob;
 
-use super::{Verifier, VerifyRow};
+use super::{Verified, Verifier, VerifyRow};
 
 /// State of a chain.
 #[derive(Debug, Default)]
@@ -61,8 +61,11 @@ impl Verifier {
         row: &mut VerifyRow<'_>,
         sampler: &mut Sampler,
     ) -> Result<(), SamplingError> {
-        let request = self.request(row);
-        let (seed, position, len) = (request.params.seed, request.position, number as usize);
+        let len = number as usize;
+        let (seed, position) = (
+            row.params.seed,
+            row.position + self.verified.tokens.len() as u64,
+        );
         // The random number of the output position that the node's token was drafted for.
         let point = match number {
             0 => 0.0,
@@ -72,24 +75,28 @@ impl Verifier {
         let (Some(node), Some(q)) = (row.drafts.nodes(row.row).get(len), next_law(row, next))
         else {
             if point < self.block.ratio {
-                let token = sampler.sample(logits, request)?;
+                let token = sampler.sample(logits, self.request(row)?)?;
                 return self.accept(len, token, logits, row);
             }
             return Ok(());
         };
-        sampler.distribution(logits, request, &mut self.law)?;
+        sampler.distribution(logits, self.request(row)?, &mut self.law)?;
         let drafted = node.token as usize;
         let ratio = self.block.ratio;
-        let next_ratio = ratio * f64::from(self.law[drafted]) / f64::from(q[drafted]);
+        let wanted = self.law[drafted];
+        let next_ratio = ratio * f64::from(wanted) / f64::from(q[drafted]);
         let left = subtract(&mut self.law, ratio, q);
         if number == 0 || point * (left + 1.0 - ratio) < left {
             let token = if left > 0.0 {
                 let point = uniform(seed, position, Stream::RESIDUAL, number);
                 inverse_cdf(&self.law, point)
-            } else {
+            } else if wanted > 0.0 {
                 // The two distributions are equal except for rounding. The drafted token is as
                 // good as any, and is accepted.
                 node.token
+            } else {
+                // It is never one that the target can't have, for a constraint may forbid it.
+                sampler.sample(logits, self.request(row)?)?
             };
             self.accept(len, token, logits, row)?;
         }
@@ -123,11 +130,16 @@ impl Verifier {
         let verified = &mut self.verified;
         let penalties = row.params.has_penalties();
         let len = accepted.as_ref().map_or(0, |accepted| accepted.len);
+        let constrained = follow(verified, len, accepted.as_ref(), row);
         for token in verified.tokens.drain(len..).filter(|_| penalties) {
             row.history.pop(token);
         }
         verified.logprobs.truncate(len);
-        if let Some(accepted) = accepted {
+        if constrained.is_err() {
+            // The row fails.
+            verified.tokens.clear();
+            verified.logprobs.clear();
+        } else if let Some(accepted) = accepted {
             verified.tokens.push(accepted.token);
             verified.logprobs.extend(accepted.logprob);
             if penalties {
@@ -135,6 +147,21 @@ impl Verifier {
             }
         }
     }
+}
+
+/// Takes the tokens after the accepted length from the row's constraint, and gives it the token
+/// that follows.
+fn follow(
+    verified: &Verified,
+    len: usize,
+    accepted: Option<&Accepted>,
+    row: &mut VerifyRow<'_>,
+) -> Result<(), SamplingError> {
+    let Some(constraint) = &mut row.constraint else {
+        return Ok(());
+    };
+    constraint.give_back(verified.tokens.len().saturating_sub(len))?;
+    accepted.map_or(Ok(()), |accepted| constraint.take(accepted.token))
 }
 
 /// Returns the [`law`] of a node that may not exist.

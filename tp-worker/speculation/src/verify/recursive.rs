@@ -22,10 +22,10 @@ impl Verifier {
     ) -> Result<(), SamplingError> {
         let nodes = row.drafts.nodes(row.row);
         if children(nodes, number).next().is_none() {
-            let token = sampler.sample(logits, self.request(row))?;
+            let token = sampler.sample(logits, self.request(row)?)?;
             return self.take(token, None, logits, row);
         }
-        let request = self.request(row);
+        let request = self.request(row)?;
         let (seed, position) = (request.params.seed, request.position);
         sampler.distribution(logits, request, &mut self.law)?;
         let mut mass = 1.0;
@@ -40,8 +40,13 @@ impl Verifier {
             }
             mass = self.reject(node.token, proposal, mass);
             if mass <= 0.0 {
-                // The two distributions are equal except for rounding.
-                return self.take(node.token, Some(child), logits, row);
+                // The two distributions are equal except for rounding. A token that the target
+                // can't have is never taken, for a constraint may forbid it.
+                if p > 0.0 {
+                    return self.take(node.token, Some(child), logits, row);
+                }
+                let token = sampler.sample(logits, self.request(row)?)?;
+                return self.take(token, None, logits, row);
             }
         }
         let point = uniform(seed, position, Stream::RESIDUAL, number);

@@ -1,4 +1,4 @@
-use lockstep_sampling::{DraftKey, DraftSampler};
+use lockstep_sampling::{DraftKey, DraftSampler, allows};
 use proptest::prelude::*;
 
 use super::*;
@@ -17,6 +17,51 @@ struct Setup {
     nodes: Vec<(u32, u32)>,
     /// Logits by the last token.
     logits: Vec<Vec<f32>>,
+    /// Key of the row's constraint, if it has one.
+    rule: Option<u64>,
+}
+
+/// A constraint that allows other tokens after every text.
+#[derive(Debug)]
+struct Rule {
+    key: u64,
+    taken: Vec<u32>,
+    allowed: [u32; 1],
+}
+
+impl Rule {
+    fn of(key: u64) -> Self {
+        let taken = Vec::new();
+        let allowed = [0];
+        Self {
+            key,
+            taken,
+            allowed,
+        }
+    }
+}
+
+impl TokenConstraint for Rule {
+    fn allowed(&mut self) -> Result<&[u32], SamplingError> {
+        let mut digest = lockstep_adaptive::Digest::new();
+        digest.word(self.key);
+        digest.list(&self.taken);
+        let value = digest.value();
+        let bits = value as u32 & (value >> 32) as u32 & ((1 << VOCAB) - 1);
+        self.allowed = [bits | 1 << (value % VOCAB as u64)];
+        Ok(&self.allowed)
+    }
+
+    fn take(&mut self, token: u32) -> Result<(), SamplingError> {
+        assert!(allows(self.allowed()?, token), "forbidden");
+        self.taken.push(token);
+        Ok(())
+    }
+
+    fn give_back(&mut self, tokens: usize) -> Result<(), SamplingError> {
+        self.taken.truncate(self.taken.len() - tokens);
+        Ok(())
+    }
 }
 
 impl Setup {
@@ -33,6 +78,7 @@ impl Setup {
     fn plain(&self, count: usize, top: usize) -> (Vec<u32>, Vec<TokenLogprob>) {
         let mut history = self.history();
         let mut sampler = Sampler::new(VOCAB);
+        let mut rule = self.rule.map(Rule::of);
         let mut last = self.output.last().copied().unwrap_or(0);
         (0..count as u64)
             .map(|at| {
@@ -41,8 +87,12 @@ impl Setup {
                     params: &self.params,
                     history: &history,
                     position: self.output.len() as u64 + at,
+                    allowed: rule.as_mut().map(|rule| rule.allowed().unwrap()),
                 };
                 last = sampler.sample(logits, request).unwrap();
+                if let Some(rule) = &mut rule {
+                    rule.take(last).unwrap();
+                }
                 if self.params.has_penalties() {
                     history.push(last);
                 }
@@ -91,6 +141,7 @@ impl Setup {
         spoilt: impl Fn(u32) -> bool,
     ) -> (Result<(), SamplingError>, Verified, TokenHistory) {
         let mut history = self.history();
+        let mut rule = self.rule.map(Rule::of);
         let mut verifier = Verifier::new(mode, VOCAB, self.nodes.len());
         let mut sampler = Sampler::new(VOCAB);
         let mut row = VerifyRow {
@@ -98,6 +149,7 @@ impl Setup {
             row: 1,
             params: &self.params,
             history: &mut history,
+            constraint: rule.as_mut().map(|rule| rule as &mut dyn TokenConstraint),
             position: self.output.len() as u64,
             logprobs: Some(2),
         };
@@ -116,6 +168,9 @@ impl Setup {
             result = result.and(taken);
         }
         let verified = verifier.finish(&mut row).clone();
+        if let Some(rule) = rule {
+            assert_eq!(rule.taken, verified.tokens);
+        }
         (result, verified, history)
     }
 
@@ -187,13 +242,15 @@ fn setups() -> impl Strategy<Value = Setup> {
         prop::collection::vec(token.clone(), 0..4),
         prop::collection::vec((any::<u32>(), token), 0..9),
         prop::collection::vec(row, VOCAB),
+        prop::option::of(any::<u64>()),
     )
-        .prop_map(|(params, prompt, output, nodes, logits)| Setup {
+        .prop_map(|(params, prompt, output, nodes, logits, rule)| Setup {
             params,
             prompt,
             output,
             nodes,
             logits,
+            rule,
         })
 }
 
@@ -314,6 +371,7 @@ fn odd_drafts_are_verified() {
             row: 0,
             params: &params,
             history: &mut history,
+            constraint: None,
             position: 0,
             logprobs: None,
         };

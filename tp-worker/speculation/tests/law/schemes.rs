@@ -91,6 +91,7 @@ impl Speculative {
             row: 0,
             params: &self.params,
             history: &mut self.history,
+            constraint: None,
             position: (self.text.len() - PROMPT.len()) as u64,
             logprobs: None,
         };

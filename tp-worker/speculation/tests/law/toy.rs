@@ -157,6 +157,7 @@ impl Case {
             params: &self.params,
             history: &history(text),
             position: output as u64,
+            allowed: None,
         };
         let mut next = Vec::new();
         let logits = self.target(Context::of(text));

@@ -70,6 +70,7 @@ impl Wrong {
                 params: &case.params,
                 history: &history(&text),
                 position: (base + length - 1) as u64,
+                allowed: None,
             };
             let logits = case.target(context);
             let taken = sampler.distribution(logits, request, &mut next);

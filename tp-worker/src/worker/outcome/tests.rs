@@ -110,6 +110,7 @@ fn verified(rows: &[Row]) -> Found {
             row: 0,
             params: &row.params,
             history: &mut TokenHistory::default(),
+            constraint: None,
             position: row.position,
             logprobs: None,
         };

@@ -508,6 +508,7 @@ fn chosen(logits: &[f32], choice: &Choice) -> u32 {
         params: &params,
         history: &TokenHistory::default(),
         position: choice.position,
+        allowed: None,
     };
     let mut sampler = Sampler::new(logits.len());
     sampler.sample(logits, request).unwrap_or(FAILED)

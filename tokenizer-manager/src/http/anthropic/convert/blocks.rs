@@ -22,6 +22,17 @@ pub(super) enum Block {
     Hidden,
 }
 
+impl Block {
+    /// True if the block says nothing.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Hidden => true,
+            Self::Call(_) | Self::Result(_) | Self::Thinking(_) => false,
+        }
+    }
+}
+
 /// Sender of a message, who decides which blocks it may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sender {

@@ -8,7 +8,7 @@ use crate::{
     http::conversation::content,
 };
 
-/// Begin of a block in which a command-line client counts its requests. It is meant for the
+/// Begin of a line in which a command-line client counts its requests. It is meant for the
 /// service's books. As the first text of every prompt it would keep requests from sharing the
 /// prefix cache.
 const BILLING: &str = "x-anthropic-billing-header:";
@@ -44,6 +44,11 @@ pub(super) fn messages(system: Option<Value>, given: Vec<Value>) -> ApiResult<(V
         let content = message.remove("content").unwrap_or_default();
         let blocks = blocks(content, sender, &place)?;
         continues = sender == Sender::Assistant;
+        // A prefill without text is none: the answer begins a turn of its own.
+        if continues && at == last && blocks.iter().all(Block::is_empty) {
+            continues = false;
+            break;
+        }
         if continues && at == last && blocks.iter().any(|block| matches!(block, Block::Call(_))) {
             return Err(invalid(
                 &place,
@@ -56,6 +61,7 @@ pub(super) fn messages(system: Option<Value>, given: Vec<Value>) -> ApiResult<(V
             Sender::System => messages.extend(instructions(blocks)),
         }
     }
+    join_users(&mut messages);
     Ok((messages, continues))
 }
 
@@ -74,9 +80,14 @@ fn sender(message: &Map<String, Value>, place: &str) -> ApiResult<Sender> {
 /// Returns the message of a system prompt; `None` if it has no text.
 fn instructions(blocks: Vec<Block>) -> Option<Value> {
     let mut texts = texts(blocks);
-    texts.retain(|text| !text.starts_with(BILLING));
-    let is_empty = texts.iter().all(String::is_empty);
-    (!is_empty).then(|| json!({"role": "system", "content": content(texts)}))
+    for text in &mut texts {
+        if text.starts_with(BILLING) {
+            let line = text.find('\n').map_or(text.len(), |end| end + 1);
+            text.drain(..line);
+        }
+    }
+    texts.retain(|text| !text.is_empty());
+    (!texts.is_empty()).then(|| json!({"role": "system", "content": content(texts)}))
 }
 
 /// Adds a user's message. Each result of a tool is a message of its own.
@@ -101,6 +112,37 @@ fn user(blocks: Vec<Block>, messages: &mut Vec<Value>) {
     }
     if !texts.is_empty() || messages.len() == before {
         messages.push(message(&mut texts));
+    }
+}
+
+/// Joins messages of users that follow each other, as Anthropic does: many templates want the
+/// roles to alternate.
+fn join_users(messages: &mut Vec<Value>) {
+    let role = |message: &Value| message["role"] == "user";
+    messages.dedup_by(|next, before| {
+        let joins = role(next) && role(before);
+        if joins {
+            let mut all = parts(before["content"].take());
+            all.extend(parts(next["content"].take()));
+            before["content"] = content(all);
+        }
+        joins
+    });
+}
+
+/// Returns the texts of a message's content.
+fn parts(content: Value) -> Vec<String> {
+    let text = |part: Value| match part {
+        Value::String(text) => text,
+        Value::Object(mut part) => match part.remove("text") {
+            Some(Value::String(text)) => text,
+            _ => String::new(),
+        },
+        _ => String::new(),
+    };
+    match content {
+        Value::Array(parts) => parts.into_iter().map(text).collect(),
+        only => vec![text(only)],
     }
 }
 

@@ -40,7 +40,7 @@ fn is_on(thinking: &Map<String, Value>, max_tokens: Option<i64>) -> ApiResult<bo
         Some("disabled") => Ok(false),
         Some("adaptive") => Ok(true),
         Some("enabled") => {
-            let budget = thinking.get("budget_tokens").and_then(Value::as_i64);
+            let budget = thinking.get("budget_tokens").and_then(whole);
             let most = max_tokens.unwrap_or(i64::MAX);
             match budget {
                 Some(budget) if budget < LEAST_BUDGET => Err(invalid(
@@ -60,6 +60,13 @@ fn is_on(thinking: &Map<String, Value>, max_tokens: Option<i64>) -> ApiResult<bo
             "expected \"enabled\", \"adaptive\" or \"disabled\"",
         )),
     }
+}
+
+/// Returns a whole number, which may be written like `2048.0`.
+fn whole(number: &Value) -> Option<i64> {
+    let float = number.as_f64().filter(|float| float.fract() == 0.0);
+    // Larger ones than a float holds exactly are no budgets.
+    number.as_i64().or_else(|| float.map(|float| float as i64))
 }
 
 fn is_shown(thinking: &Map<String, Value>) -> ApiResult<bool> {

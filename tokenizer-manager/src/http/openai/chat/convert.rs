@@ -35,7 +35,7 @@ pub(super) async fn spec(
     )?;
     check_messages(&request.messages)?;
     let calls = tools::calls(app, request)?;
-    let reasoning = reasoning::format(app, request);
+    let reasoning = reasoning::format(app, request)?;
     let (max_tokens, max_tokens_field) = max_tokens(request)?;
     let logprobs = logprobs(request)?;
     let mut spec = GenerateSpec::new(
@@ -53,6 +53,7 @@ pub(super) async fn spec(
     spec.logprobs = logprobs;
     let conversation = conversation(request)?;
     prompt(app, &mut spec, conversation, reasoning, calls).await?;
+    reasoning::check_off(request, &spec)?;
     Ok(spec)
 }
 

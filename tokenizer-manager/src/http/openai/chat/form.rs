@@ -30,6 +30,9 @@ pub(super) struct Shows {
     pub logprobs: bool,
     /// True if reasoning is shown.
     pub reasoning: bool,
+    /// True if a text may be empty. Where parts are told apart, clients would take an empty one
+    /// for the answer's begin.
+    pub empty_text: bool,
 }
 
 /// State of a choice.
@@ -95,7 +98,7 @@ impl ChatForm {
     /// was cut.
     fn finish_reason(&self, index: usize, end: &End) -> ApiResult<&'static str> {
         match end.reason {
-            FinishReason::Stop if self.choices[index].calls => Ok("tool_calls"),
+            FinishReason::Stop if self.choices[index].calls && !end.cuts_call => Ok("tool_calls"),
             _ => finish_reason(end),
         }
     }
@@ -133,12 +136,13 @@ impl ChatForm {
                 if ends && text.text.is_empty() && !shows {
                     return Ok(());
                 }
-                choice.delta.content = Some(&text.text);
+                let shows = self.shows.empty_text || !text.text.is_empty();
+                choice.delta.content = shows.then_some(&text.text);
             }
-            // Reasoning that is left out still has its step's chunk, but without content:
-            // clients would take an empty one for the answer's begin.
+            // Reasoning that is left out still has its step's chunk.
             Event::Reasoning(text) => {
-                choice.delta.reasoning_content = self.shows.reasoning.then_some(&text.text);
+                let shows = self.shows.reasoning && !text.text.is_empty();
+                choice.delta.reasoning_content = shows.then_some(&text.text);
             }
             Event::ToolCall(call) => {
                 self.choices[index].calls = true;
@@ -147,7 +151,10 @@ impl ChatForm {
                     chunks.choice(std::mem::take(&mut choice), frames);
                     choice.index = index;
                 }
-                return Ok(());
+                // Tokens of marks have log-probabilities, but nothing to show.
+                if choice.logprobs.is_none() {
+                    return Ok(());
+                }
             }
             Event::End(end) => {
                 choice.finish_reason = Some(self.finish_reason(index, end)?);

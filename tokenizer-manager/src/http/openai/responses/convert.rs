@@ -16,6 +16,14 @@ use crate::{
 /// not encrypted.
 const INCLUDED: &str = "reasoning.encrypted_content";
 
+/// OpenAI's limits of `metadata`: entries, characters of a key and of a value.
+const MOST_METADATA: usize = 16;
+const MOST_KEY: usize = 64;
+const MOST_VALUE: usize = 512;
+
+/// Summaries of reasoning that clients may ask for. None is made: reasoning is shown whole.
+const SUMMARIES: [&str; 3] = ["auto", "concise", "detailed"];
+
 /// Checks the fields that only the Responses API has, renders the input, and returns the spec
 /// and the settings.
 pub(super) async fn spec(
@@ -24,8 +32,9 @@ pub(super) async fn spec(
     trace_id: String,
 ) -> ApiResult<(GenerateSpec, Settings)> {
     check(request)?;
-    let settings = settings(request);
-    let tools = tools::in_chat_form(&settings.tools)?;
+    check_echo(request)?;
+    let tools = tools::in_chat_form(&request.tools.take().unwrap_or_default())?;
+    let settings = settings(request, &tools);
     let calls = tools::calls(app, &tools, request)?;
     let kwargs = kwargs(request)?;
     let given = std::mem::take(&mut request.input);
@@ -59,6 +68,9 @@ pub(super) async fn spec(
     };
     let reasoning = app.text.answers.reasoning;
     prompt(app, &mut spec, conversation, reasoning, calls).await?;
+    if settings.reasoning["effort"] == "none" {
+        thinking::check_off(&spec, "reasoning.effort")?;
+    }
     Ok((spec, settings))
 }
 
@@ -84,6 +96,55 @@ fn check(request: &ResponsesRequest) -> ApiResult<()> {
         Some(part) => Err(ApiError::unsupported(
             "include",
             format!("'{part}' in 'include' is not supported by this version; leave it out."),
+        )),
+    }
+}
+
+/// Checks fields that the answer repeats, with OpenAI's limits.
+fn check_echo(request: &ResponsesRequest) -> ApiResult<()> {
+    let metadata = request.metadata.iter().flatten();
+    let fits = |(key, value): (&String, &Value)| {
+        let value = value
+            .as_str()
+            .map_or(usize::MAX, |text| text.chars().count());
+        key.chars().count() <= MOST_KEY && value <= MOST_VALUE
+    };
+    if metadata.clone().count() > MOST_METADATA || !metadata.clone().all(fits) {
+        return Err(ApiError::invalid(
+            "metadata",
+            format!(
+                "Invalid value for 'metadata': expected at most {MOST_METADATA} texts of at most \
+                 {MOST_VALUE} characters, under keys of at most {MOST_KEY}."
+            ),
+        ));
+    }
+    for (field, value) in [
+        ("user", &request.user),
+        ("safety_identifier", &request.safety_identifier),
+        ("prompt_cache_key", &request.prompt_cache_key),
+    ] {
+        if value
+            .as_ref()
+            .is_some_and(|value| value.chars().count() > MOST_VALUE)
+        {
+            let message =
+                format!("Invalid value for '{field}': expected at most {MOST_VALUE} characters.");
+            return Err(ApiError::invalid(field, message));
+        }
+    }
+    match request
+        .reasoning
+        .as_ref()
+        .and_then(|reasoning| reasoning.get("summary"))
+    {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::String(kind)) if SUMMARIES.contains(&kind.as_str()) => Ok(()),
+        Some(_) => Err(ApiError::invalid(
+            "reasoning.summary",
+            format!(
+                "Invalid value for 'reasoning.summary': expected one of {}.",
+                SUMMARIES.join(", ")
+            ),
         )),
     }
 }
@@ -143,7 +204,7 @@ fn kwargs(request: &mut ResponsesRequest) -> ApiResult<Option<Map<String, Value>
     }
 }
 
-fn settings(request: &mut ResponsesRequest) -> Settings {
+fn settings(request: &mut ResponsesRequest, tools: &[Value]) -> Settings {
     let default = SamplingParams::default();
     let of_reasoning = |name: &str| {
         let reasoning = request.reasoning.as_ref();
@@ -158,7 +219,7 @@ fn settings(request: &mut ResponsesRequest) -> Settings {
         temperature: request.temperature.unwrap_or(default.temperature.into()),
         top_p: request.top_p.unwrap_or(default.top_p.into()),
         tool_choice: request.tool_choice.clone().unwrap_or("auto".into()),
-        tools: request.tools.take().unwrap_or_default(),
+        tools: tools.iter().map(tools::in_own_form).collect(),
         metadata: request.metadata.take().unwrap_or_default(),
         user: request.user.take(),
         safety_identifier: request.safety_identifier.take(),

@@ -69,7 +69,8 @@ impl Turns {
         let content = content(texts(item.remove("content"), &format!("{place}.content"))?);
         match item.get("role").and_then(Value::as_str) {
             Some("assistant") => {
-                if self.answer.is_some() || !self.calls.is_empty() {
+                // Text may come behind calls of the same turn.
+                if self.answer.is_some() {
                     self.close();
                 }
                 self.answer = Some(content);

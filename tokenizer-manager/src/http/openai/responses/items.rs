@@ -103,7 +103,12 @@ impl Items {
     }
 
     fn call(&mut self, call: CallDelta, out: &mut impl Emit) {
-        if let Some(begin) = call.begin {
+        if let Some(mut begin) = call.begin {
+            // Clients tell calls by their ids.
+            let seen = |item: &Item| matches!(item, Item::FunctionCall { call_id, .. } if Some(call_id) == begin.id.as_ref());
+            if self.items.iter().any(seen) {
+                begin.id = None;
+            }
             let item = Item::FunctionCall {
                 id: self.id("fc"),
                 call_id: call_id(&begin, self.call_ids, "call"),

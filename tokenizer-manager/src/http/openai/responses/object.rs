@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use lockstep_ports::Reservation;
 use lockstep_types::request::FinishReason;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -12,6 +13,7 @@ use crate::{
     error::{ApiError, ApiResult},
     generation::End,
     http::openai::usage::Totals,
+    text::json_bytes,
 };
 
 /// Settings of a request, which its answer repeats.
@@ -35,10 +37,31 @@ pub(super) struct Settings {
 
 /// An answer, but for its output.
 pub(super) struct Answer {
-    pub app: Arc<App>,
-    pub id: String,
-    pub created_at: u64,
-    pub settings: Settings,
+    app: Arc<App>,
+    id: String,
+    created_at: u64,
+    settings: Settings,
+    /// Memory of the settings, which live as long as the answer.
+    _memory: Vec<Reservation>,
+}
+
+impl Settings {
+    /// Approximate bytes that the settings take.
+    pub(super) fn bytes(&self) -> usize {
+        let tools: usize = self.tools.iter().map(json_bytes).sum();
+        let metadata = self.metadata.iter();
+        let metadata: usize = metadata
+            .map(|(key, value)| key.len() + json_bytes(value))
+            .sum();
+        let texts = [
+            &self.instructions,
+            &self.user,
+            &self.safety_identifier,
+            &self.prompt_cache_key,
+        ];
+        let texts: usize = texts.into_iter().flatten().map(String::len).sum();
+        tools + metadata + texts + json_bytes(&self.tool_choice)
+    }
 }
 
 /// State of an answer.
@@ -162,6 +185,22 @@ impl From<Totals> for Usage {
 }
 
 impl Answer {
+    /// Makes an answer that has no output yet. `memory` is that of its settings.
+    pub(super) fn new(
+        app: Arc<App>,
+        id: String,
+        settings: Settings,
+        memory: Vec<Reservation>,
+    ) -> Self {
+        Self {
+            app,
+            id,
+            created_at: now(),
+            settings,
+            _memory: memory,
+        }
+    }
+
     /// Returns the object with this output; `usage` is known once all of it is.
     pub(super) fn response<'a>(
         &'a self,

@@ -61,6 +61,15 @@ fn one(at: usize, tool: &Value) -> ApiResult<Value> {
     Ok(json!({"type": "function", "function": function}))
 }
 
+/// Returns a tool in this API's form.
+pub(super) fn in_own_form(tool: &Value) -> Value {
+    let mut own = json!({"type": "function"});
+    for (name, value) in tool["function"].as_object().into_iter().flatten() {
+        own[name] = value.clone();
+    }
+    own
+}
+
 /// Checks the tools, and returns the treatment of calls in the answer.
 pub(super) fn calls(app: &App, tools: &[Value], request: &ResponsesRequest) -> ApiResult<Calls> {
     let wanted = Wanted {

@@ -123,14 +123,12 @@ impl CallObject {
     }
 
     fn hold(&mut self, symbol: Symbol, progress: Progress) -> Progress {
-        if progress == Progress::Failed {
-            return progress;
+        // A symbol that fails is not held: the caller reads it again.
+        if progress == Progress::Failed || self.held.is_full() {
+            return Progress::Failed;
         }
         self.held.push(symbol);
-        match self.held.is_full() {
-            true => Progress::Failed,
-            false => progress,
-        }
+        progress
     }
 
     fn char(&mut self, c: char, known: Option<&ToolSchemas>, out: &mut Writer<'_>) -> Progress {

@@ -17,6 +17,8 @@ pub(in super::super) struct PythonValue {
     place: Place,
     word: String,
     piece: String,
+    /// First half of a character that is written as two escapes (UTF-16).
+    half: Option<u32>,
     /// Closing bracket of each open container.
     closing: Vec<char>,
 }
@@ -158,6 +160,9 @@ impl PythonValue {
         match c {
             '\\' => self.place = Place::Escape(quote),
             c if c == quote => {
+                if self.half.take().is_some() {
+                    self.show(char::REPLACEMENT_CHARACTER, out);
+                }
                 out.arguments("\"");
                 self.place = Place::Behind;
             }
@@ -204,14 +209,28 @@ impl PythonValue {
             return Literal::Inside;
         }
         self.place = Place::String(quote);
-        self.show(
-            char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER),
-            out,
-        );
+        let code = match self.half.take() {
+            Some(half) if (0xdc00..0xe000).contains(&code) => {
+                0x10000 + ((half - 0xd800) << 10) + (code - 0xdc00)
+            }
+            Some(_) => {
+                self.show(char::REPLACEMENT_CHARACTER, out);
+                code
+            }
+            None => code,
+        };
+        match char::from_u32(code) {
+            Some(c) => self.show(c, out),
+            None if (0xd800..0xdc00).contains(&code) => self.half = Some(code),
+            None => self.show(char::REPLACEMENT_CHARACTER, out),
+        }
         Literal::Inside
     }
 
     fn show(&mut self, c: char, out: &mut Writer<'_>) {
+        if self.half.take().is_some() {
+            self.show(char::REPLACEMENT_CHARACTER, out);
+        }
         self.piece.clear();
         escape(c, &mut self.piece);
         out.arguments(&self.piece);

@@ -8,6 +8,8 @@ use crate::writer::Writer;
 #[derive(Debug, Default)]
 pub(in super::super) struct RawArguments {
     scanner: JsonScanner,
+    /// True if they are no JSON. They then last up to the next mark.
+    other: bool,
 }
 
 /// Place of a symbol.
@@ -24,7 +26,7 @@ pub(in super::super) enum Place {
 impl RawArguments {
     /// True if there are arguments.
     pub fn has_begun(&self) -> bool {
-        self.scanner.has_begun()
+        self.other || self.scanner.has_begun()
     }
 
     /// Reads a symbol.
@@ -37,19 +39,23 @@ impl RawArguments {
     }
 
     fn char(&mut self, c: char, out: &mut Writer<'_>) -> Place {
-        if c.is_whitespace() && !self.scanner.has_begun() {
+        if c.is_whitespace() && !self.has_begun() {
             return Place::Inside;
         }
-        match self.scanner.read(c) {
-            Scanned::Inside => {
-                out.argument(c);
-                Place::Inside
-            }
-            Scanned::Last => {
-                out.argument(c);
-                Place::Last
-            }
-            Scanned::Behind | Scanned::Wrong => self.missing(out),
+        let scanned = match self.other {
+            true => Scanned::Inside,
+            false => self.scanner.read(c),
+        };
+        match scanned {
+            Scanned::Behind => return Place::Behind,
+            // Clients see that they can't read them, and what the model wrote.
+            Scanned::Wrong => self.other = true,
+            Scanned::Inside | Scanned::Last => {}
+        }
+        out.argument(c);
+        match scanned {
+            Scanned::Last => Place::Last,
+            _ => Place::Inside,
         }
     }
 
@@ -64,7 +70,7 @@ impl RawArguments {
 
     /// Ends the arguments. A call without any has an empty object.
     pub fn missing(&mut self, out: &mut Writer<'_>) -> Place {
-        if !self.scanner.has_begun() {
+        if !self.has_begun() {
             out.arguments("{}");
         }
         Place::Behind

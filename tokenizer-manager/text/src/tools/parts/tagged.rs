@@ -38,6 +38,8 @@ pub(in super::super) struct Tagged {
     newline: bool,
     /// True until the value has a character.
     at_start: bool,
+    /// True in a block, whose calls may have any name.
+    in_block: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +52,7 @@ enum State {
     Body,
     Key,
     Value,
-    /// Behind a closing mark of a parameter, which is text of the value if no tag follows.
+    /// Behind a closing mark, which is text of the value if no tag follows.
     ValueEnd,
     /// Behind a call in a block.
     Behind,
@@ -67,6 +69,7 @@ impl Tagged {
             arguments: TypedArguments::default(),
             newline: false,
             at_start: true,
+            in_block: false,
         }
     }
 
@@ -76,9 +79,10 @@ impl Tagged {
             // A call without the mark around it is taken for one if it names a tool.
             Symbol::Mark(mark) if mark.index == BLOCK || mark.index == CALL => {
                 self.held.push(symbol);
+                self.in_block = mark.index == BLOCK;
                 self.enter(mark.index);
             }
-            Symbol::Mark(mark) => out.text(mark.shown()),
+            Symbol::Mark(mark) => out.stray(mark),
         }
     }
 
@@ -116,8 +120,7 @@ impl Tagged {
             return;
         }
         let name = unquoted(&self.name).to_owned();
-        let in_block = self.held.opened_by(BLOCK);
-        if name.is_empty() || !in_block && !self.tools.has(&name) {
+        if name.is_empty() || !self.in_block && !self.tools.has(&name) {
             return self.fail(symbol, out);
         }
         self.held.clear();
@@ -172,7 +175,7 @@ impl Tagged {
     fn value(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
         match symbol {
             Symbol::Char(c) => self.value_char(c, out),
-            Symbol::Mark(mark) if mark.index == PARAMETER_END => {
+            Symbol::Mark(mark) if [PARAMETER_END, CALL_END].contains(&mark.index) => {
                 self.held.push(symbol);
                 self.state = State::ValueEnd;
             }
@@ -198,13 +201,13 @@ impl Tagged {
         }
     }
 
-    /// Reads a symbol behind a closing mark of a parameter.
+    /// Reads a symbol behind a closing mark.
     fn value_end(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
         match symbol {
             Symbol::Char(c) if c.is_whitespace() && self.held.chars() < MOST_NAME => {
                 self.held.push(symbol);
             }
-            Symbol::Mark(mark) if mark.index != PARAMETER_END => {
+            Symbol::Mark(mark) if self.ends_value(mark) => {
                 self.held.clear();
                 self.arguments.end_value(out);
                 self.state = State::Body;
@@ -219,11 +222,24 @@ impl Tagged {
         }
     }
 
+    /// True if a value ends before a mark behind the closing mark that is held back. That of the
+    /// call ends it too, where the model has forgotten the parameter's.
+    fn ends_value(&self, mark: Mark) -> bool {
+        match self.held.opened_by(CALL_END) {
+            true => mark.index == BLOCK_END,
+            false => mark.index != PARAMETER_END,
+        }
+    }
+
     fn behind(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
         match symbol {
             Symbol::Char(c) if c.is_whitespace() => {}
             Symbol::Mark(mark) if mark.index == BLOCK_END => self.state = State::Text,
             Symbol::Mark(mark) if mark.index == CALL_END => {}
+            Symbol::Mark(mark) if mark.index == CALL && self.in_block => {
+                self.held.push(symbol);
+                self.enter(CALL);
+            }
             _ => {
                 self.state = State::Text;
                 self.text(symbol, out);
@@ -258,17 +274,26 @@ impl CallParser for Tagged {
     }
 
     /// A value that has no closing mark stays open, so that nobody takes it for whole.
-    fn end(&mut self, out: &mut Writer<'_>) {
+    fn end(&mut self, cut: bool, out: &mut Writer<'_>) {
         match self.state {
             State::Block | State::Name => self.held.release(out),
             State::ValueEnd => {
+                self.held.clear();
                 self.arguments.end_value(out);
-                self.arguments.end(out);
+                if !cut {
+                    self.arguments.end(out);
+                }
             }
+            State::Body if cut => {}
             State::Body => self.arguments.end(out),
             State::Value => self.arguments.cut(out),
             State::Text | State::Key | State::Behind => {}
         }
+    }
+
+    fn is_open(&self) -> bool {
+        use State::{Body, Key, Value, ValueEnd};
+        matches!(self.state, Body | Key | Value | ValueEnd)
     }
 
     fn held(&self) -> usize {

@@ -44,6 +44,16 @@ fn bare() {
                 &[("look", "{\"place\": \"a\"}"), ("ping", "{}")],
             ),
             (
+                "<｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}\n\nHere it is.",
+                "Here it is.",
+                &[("ping", "{}")],
+            ),
+            (
+                "<｜tool▁call▁begin｜>ping<｜tool▁sep｜>now<｜tool▁call▁end｜>",
+                "",
+                &[("ping", "now")],
+            ),
+            (
                 "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜><｜tool▁call▁end｜><｜tool▁calls▁end｜>Well.",
                 "Well.",
                 &[("ping", "{}")],

@@ -68,6 +68,8 @@ fn text() {
     check_text(
         &FORMAT,
         &[
+            "<tool_call>\n{\"name\": \"look\", \"arguments\": {}}",
+            "<tool_call> is the mark\n",
             "<tool_call>",
             "<tool_call></tool_call>",
             "<tool_call><arg_value>",

@@ -23,6 +23,12 @@ fn calls() {
                 "",
                 &[("look", "{\"place\": \"a\"}")],
             ),
+            // One brace too many.
+            (
+                "<tool_call>{\"name\": \"ping\", \"arguments\": {}}}</tool_call>So",
+                "So",
+                &[("ping", "{}")],
+            ),
             // No arguments.
             (
                 "<tool_call>{\"name\": \"ping\"}</tool_call>",

@@ -28,7 +28,17 @@ fn calls_have_the_models_ids() {
         (
             "<|tool_call_begin|>ping<|tool_call_argument_begin|>{\"a\"",
             "",
-            vec![call("ping", "{\"a\"", "ping")],
+            vec![("ping".to_owned(), "{\"a\"".to_owned(), None)],
+        ),
+        (
+            "<|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>path=/tmp/x<|tool_call_end|>",
+            "",
+            vec![call("look", "path=/tmp/x", "functions.look:0")],
+        ),
+        (
+            "<|tool_call_begin|>functions.ping:0<|tool_call_argument_begin|>{} Here it is.",
+            "Here it is.",
+            vec![call("ping", "{}", "functions.ping:0")],
         ),
     ] {
         check(&Case {

@@ -36,6 +36,14 @@ fn calls() {
             ),
             ("\n[ ping ( ) ]", "\n[ ping ( ) ]", &[]),
             ("[ping(a=word)] So", "So", &[("ping", "{\"a\": \"word\"}")]),
+            // A character as two escapes, and a half of one.
+            (
+                "[ping(a='\\ud83d\\ude00 \\ud83d!')]",
+                "",
+                &[("ping", "{\"a\": \"😀 \u{fffd}!\"}")],
+            ),
+            // An argument without a name behind one that has a name.
+            ("[ping(a=1, b)] So", "b)] So", &[("ping", "{\"a\": 1")]),
             // The output ends early.
             ("[look(place=\"a", "", &[("look", "{\"place\": \"a")]),
         ],
@@ -53,6 +61,9 @@ fn text() {
             "See [look(place=1)]",
             "[nobody(a=1)]",
             "[look",
+            "[look(\"Köln\")]",
+            "[look(5)]",
+            "[look( x",
             "<|python_start|>print(1)",
         ],
     );

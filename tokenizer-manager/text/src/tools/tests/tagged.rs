@@ -58,6 +58,17 @@ fn qwen3_coder_calls() {
                 "",
                 &[("look", "{\"place\": \"a")],
             ),
+            // The parameter's closing mark is missing.
+            (
+                "<tool_call><function=look><parameter=place>\na\n</function>\n</tool_call>",
+                "",
+                &[("look", "{\"place\": \"a\"}")],
+            ),
+            (
+                "<tool_call><function=look><parameter=place>a</function> b</parameter></function></tool_call>",
+                "",
+                &[("look", "{\"place\": \"a</function> b\"}")],
+            ),
             // A tool that the request does not have, between the right marks.
             (
                 "<tool_call><function=other><parameter=a>1</parameter></function></tool_call>",
@@ -93,14 +104,22 @@ fn a_block_that_ends_inside_of_a_value_ends_the_call() {
 fn minimax_m2_calls() {
     check_all(
         &minimax_m2::FORMAT,
-        &[(
-            "<minimax:tool_call>\n<invoke name=\"look\">\n<parameter name=\"place\">a \"b\"</parameter>\n<parameter name=\"days\">2</parameter>\n</invoke>\n<invoke name=\"ping\">\n</invoke>\n</minimax:tool_call>",
-            "",
-            &[
-                ("look", "{\"place\": \"a \\\"b\\\"\", \"days\": 2}"),
-                ("ping", "{}"),
-            ],
-        )],
+        &[
+            (
+                "<minimax:tool_call>\n<invoke name=\"look\">\n<parameter name=\"place\">a \"b\"</parameter>\n<parameter name=\"days\">2</parameter>\n</invoke>\n<invoke name=\"ping\">\n</invoke>\n</minimax:tool_call>",
+                "",
+                &[
+                    ("look", "{\"place\": \"a \\\"b\\\"\", \"days\": 2}"),
+                    ("ping", "{}"),
+                ],
+            ),
+            // Tools that the request does not have.
+            (
+                "<minimax:tool_call><invoke name=\"x\"></invoke>\n<invoke name=\"y\"></invoke></minimax:tool_call>",
+                "",
+                &[("x", "{}"), ("y", "{}")],
+            ),
+        ],
     );
     check_text(
         &minimax_m2::FORMAT,

@@ -1,7 +1,10 @@
 //! Operations on single heads: norms, rotation, and writes to the cache.
 
+use std::marker::PhantomData;
+
 use super::{Attention, PagedCache, THREADS, parameters};
 use crate::error::CudaError;
+use crate::ops::{Sums, SumsWithSpace};
 use crate::passes::Inputs;
 use crate::runtime::{Buffer, Stream};
 use crate::tensors::{Element, Floats, Rows, blocks};
@@ -31,31 +34,76 @@ pub struct Rope {
     pub sin: Buffer<f32>,
 }
 
+/// Queries on their way to attention, in rows of `(heads + 2·kv_heads)·head_dim` 32-bit floats.
+/// A row begins with the queries' heads.
+#[derive(Clone, Copy)]
+pub struct Queries<'a> {
+    pub(super) address: u64,
+    len: usize,
+    /// True if each head has the cache's type, at the begin of its place.
+    pub(super) rounded: bool,
+    of: PhantomData<&'a Floats>,
+}
+
+impl Queries<'_> {
+    /// # Panics
+    /// Panics if there are fewer than `rows` rows of `width`.
+    pub(super) fn expect(&self, rows: usize, width: usize) {
+        assert!(self.len >= rows * width, "queries have other sizes");
+    }
+}
+
+impl<'a> From<&'a Floats> for Queries<'a> {
+    /// # Panics
+    /// Panics if the type is not a 32-bit float.
+    fn from(qkv: &'a Floats) -> Self {
+        qkv.expect(Element::F32, 0, "queries");
+        Self {
+            address: qkv.address(),
+            len: qkv.len(),
+            rounded: false,
+            of: PhantomData,
+        }
+    }
+}
+
 impl Attention {
     /// Norms queries and keys of `qkv` (where `norms` has weights) and rotates them by their
-    /// tokens' positions. `qkv` is `[tokens, (heads + 2·kv_heads)·head_dim]` sums. Queries stay
-    /// in `qkv`; keys and values go to their cells, rounded to the cache's type. The keys in
-    /// `qkv` itself stay as they were.
+    /// tokens' positions. `qkv` is `[tokens, (heads + 2·kv_heads)·head_dim]` sums. All are
+    /// rounded to the cache's type: queries go to the space of `qkv`, each head to the begin of
+    /// its place there, keys and values to their cells. Keys and values in that space stay as
+    /// they were.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
-    pub fn rotate_and_store(
+    pub fn rotate_and_store<'a>(
         &self,
         stream: &Stream,
-        qkv: &mut Floats,
+        qkv: impl Into<SumsWithSpace<'a>>,
         norms: HeadNorms<'_>,
         rope: &Rope,
         inputs: &Inputs,
         cache: &mut PagedCache,
         layer: usize,
-    ) -> Result<(), CudaError> {
-        let heads = self.heads(qkv, inputs.tokens().most());
+    ) -> Result<Queries<'a>, CudaError> {
+        let (SumsWithSpace { sums, space }, most) = (qkv.into(), inputs.tokens().most());
+        sums.expect(most, self.shape.qkv_width(), "qkv");
+        let heads = Heads {
+            sums: sums.parameter(),
+            rounds: 1,
+            ..self.heads(space, most)
+        };
         let heads = self.normed(heads, norms);
         let heads = self.rotated(heads, rope, inputs);
         let heads = self.stored(heads, inputs, cache, layer);
-        // SAFETY: `qkv` is borrowed alone.
-        unsafe { self.run_heads(stream, &heads) }
+        // SAFETY: the space is borrowed alone, and a head's sums are read by the warp that writes
+        // its queries there, before it does.
+        unsafe { self.run_heads(stream, &heads) }?;
+        Ok(Queries {
+            rounded: true,
+            ..Queries::from(&*space)
+        })
     }
 
     /// Norms queries and keys in the first `tokens` rows of `qkv`, in place.
@@ -182,6 +230,7 @@ impl Attention {
         let shape = &self.shape;
         qkv.expect(Element::F32, tokens * shape.qkv_width(), "qkv");
         Heads {
+            sums: Sums::from(qkv).parameter(),
             qkv: qkv.address(),
             q_norm: 0,
             k_norm: 0,
@@ -198,6 +247,8 @@ impl Attention {
             most: tokens as u32,
             eps: 0.0,
             group: 0,
+            rounds: 0,
+            pad: 0,
         }
     }
 

@@ -3,11 +3,13 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::ops::SumsParameter;
 use crate::tensors::RowsParameter;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Heads {
+    pub sums: SumsParameter,
     pub qkv: u64,
     pub q_norm: u64,
     pub k_norm: u64,
@@ -24,6 +26,8 @@ pub(super) struct Heads {
     pub most: u32,
     pub eps: f32,
     pub group: u32,
+    pub rounds: u32,
+    pub pad: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -62,15 +66,15 @@ pub(super) struct Plan {
     pub most_rows: u32,
     pub heads: u32,
     pub split_tiles: u32,
+    pub busy_items: u32,
     pub most_parts: u32,
     pub window: u32,
-    pub pad: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Attend {
-    pub qkv: u64,
+    pub queries: u64,
     pub keys: u64,
     pub values: u64,
     pub batch: u64,
@@ -84,7 +88,7 @@ pub(super) struct Attend {
     pub scale: f32,
     pub group: u32,
     pub window: u32,
-    pub pad: u32,
+    pub rounded: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]

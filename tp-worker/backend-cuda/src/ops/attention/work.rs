@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lockstep_backend::AttentionShape;
 
 use crate::error::CudaError;
-use crate::runtime::{Buffer, Context};
+use crate::runtime::{Buffer, Context, Stream};
 
 /// Words of the list before the words of rows, as in `work.cuh`.
 const FIRST: usize = 2;
@@ -61,6 +61,15 @@ impl WorkLimits {
     }
 }
 
+/// Numbers of a batch's work items for each key and value head, and of its partial results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// Tiles of queries over some spans.
+    pub items: u32,
+    /// Results of one query over one span.
+    pub parts: u32,
+}
+
 /// Work items of a batch, and partial results of attention.
 pub struct Work {
     limits: WorkLimits,
@@ -86,6 +95,18 @@ impl Work {
             list: Buffer::new(context, words, "attention's work list")?,
             parts: Buffer::new(context, floats, "attention's partial results")?,
         })
+    }
+
+    /// Waits for the work queued before, and returns how the last batch was cut: the number of
+    /// items, and of parts that they leave.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn cut(&self, stream: &Stream) -> Result<Cut, CudaError> {
+        let mut words = [0; FIRST];
+        stream.download(&self.list, &mut words)?;
+        let [items, parts] = words;
+        Ok(Cut { items, parts })
     }
 
     /// Sizes that this room was allocated for.

@@ -49,7 +49,7 @@ struct Sizes {
 
 const SIZES: [Sizes; 4] = [
     Sizes::new("product_8", 8, SMALLEST_TILE, 6),
-    Sizes::new("product_16", 16, SMALLEST_TILE, 6),
+    Sizes::new("product_16", 16, SMALLEST_TILE, 5),
     Sizes::new("product_32", 32, 2 * SMALLEST_TILE, 4),
     Sizes::new("product_64", MOST_ROWS, 2 * SMALLEST_TILE, 4),
 ];

@@ -9,8 +9,9 @@ use lockstep_backend::AttentionShape;
 use super::{Defines, Program, Source, library_version, options};
 use crate::drafting::{chains, sampling, trees};
 use crate::exchange::notes;
+use crate::kernels::BITS;
 use crate::ops::{attention, products, random, rowwise};
-use crate::runtime::meter;
+use crate::runtime::{bits, meter};
 use crate::tensors::Element;
 
 /// Architectures of GPUs, from the oldest that serves on.
@@ -47,7 +48,7 @@ fn programs() -> Vec<(&'static Source, Defines)> {
         elements.into_iter().flat_map(rowwise::sources).collect();
     all.extend(elements.map(products::few::source));
     all.extend(elements.map(random::source));
-    all.push(meter::source());
+    all.extend(meter::sources());
     all.push((notes::SOURCE, Defines::new()));
     all.extend(sampling::SOURCES.map(|source| (source, Defines::new())));
     all.push((chains::SOURCE, Defines::new()));
@@ -124,5 +125,8 @@ fn all_kernels_compile_without_spills() {
         let (count, seconds) = (programs.len(), begun.elapsed().as_secs_f64());
         println!("{architecture}: {count} programs on {threads} threads, {seconds:.1} s in all");
     }
+    let (text, more) = told(bits::ARCHITECTURE, &(&BITS, Defines::new()));
+    println!("{text}");
+    spilled.extend(more);
     assert!(spilled.is_empty(), "{}", spilled.join("\n"));
 }

@@ -240,7 +240,6 @@ impl<B: Backend> Attention<B> {
         inputs: &B::Inputs,
     ) {
         let AttentionBuffers { qkv, attended } = buffers;
-        self.qkv.run(backend, input, qkv);
         let op = Attend {
             shape: &self.shape,
             q_norm: self.q_norm.as_ref(),
@@ -250,7 +249,8 @@ impl<B: Backend> Attention<B> {
         };
         let CachePlace { cache: at, layer } = self.cache;
         let cache = &mut cache.all()[at];
-        backend.attend(cache, layer, qkv, &op, inputs, attended);
+        let qkv_weights = self.qkv.operand();
+        backend.matmul_attend(input, qkv_weights, cache, layer, qkv, &op, inputs, attended);
     }
 }
 

@@ -1,4 +1,7 @@
+use std::sync::Arc;
+
 use lockstep_types::{
+    constraint::{Constraint, ConstraintKind, Reasoning, Whitespace},
     generation::GenerationParams,
     sampling::{LogprobParams, SamplingParams},
 };
@@ -40,6 +43,13 @@ fn plan() -> StepPlan {
                         prompt_start: Some(0),
                     },
                     max_draft_steps: Some(3),
+                    constraint: Some(Arc::new(Constraint {
+                        after: Some(Reasoning {
+                            open: Some("<t>".into()),
+                            close: "</t>".into(),
+                        }),
+                        ..Constraint::new(ConstraintKind::Regex, "[ab]*")
+                    })),
                 },
             }],
             extends: vec![SlotExtend {
@@ -99,6 +109,18 @@ fn every_field_of_a_plan_changes_the_digest() {
         ("max_draft_steps", |plan| {
             generation(plan).max_draft_steps = None;
         }),
+        ("constraint", |plan| generation(plan).constraint = None),
+        ("kind", |plan| {
+            constraint(plan).kind = ConstraintKind::Lark;
+        }),
+        ("text", |plan| constraint(plan).text = "[ab]+".into()),
+        ("whitespace", |plan| {
+            constraint(plan).whitespace = Whitespace::Compact;
+        }),
+        ("after", |plan| constraint(plan).after = None),
+        ("open", |plan| reasoning(plan).open = None),
+        ("open", |plan| reasoning(plan).open = Some("<u>".into())),
+        ("close", |plan| reasoning(plan).close = "</u>".into()),
         ("extends", |plan| part(plan).extends.clear()),
         ("slot", |plan| part(plan).extends[0].slot = 0),
         ("prefill_len", |plan| part(plan).extends[0].prefill_len = 0),
@@ -138,6 +160,14 @@ fn part(plan: &mut StepPlan) -> &mut PlanPart {
 
 fn generation(plan: &mut StepPlan) -> &mut GenerationParams {
     &mut part(plan).opens[0].generation
+}
+
+fn constraint(plan: &mut StepPlan) -> &mut Constraint {
+    Arc::make_mut(generation(plan).constraint.as_mut().expect("it has one"))
+}
+
+fn reasoning(plan: &mut StepPlan) -> &mut Reasoning {
+    constraint(plan).after.as_mut().expect("it has some")
 }
 
 fn sampling(plan: &mut StepPlan) -> &mut SamplingParams {

@@ -1,0 +1,268 @@
+//! Bounds on JSON schemas, and keywords that can't be obeyed.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::{
+    regex, values,
+    words::{self, could_be},
+};
+use crate::ConstraintError;
+
+/// Deepest nesting of schemas.
+const MOST_NESTING: usize = 64;
+/// Most schemas in one.
+const MOST_SCHEMAS: usize = 5000;
+/// Most properties of an object. Each costs time at every token until it has come.
+const MOST_PROPERTIES: usize = 256;
+/// Most digits' worth of a `multipleOf`: an automaton has a state for each remainder.
+const MOST_MULTIPLE: u64 = 1000;
+
+/// Keywords that would be needed to tell valid instances from others, and are not obeyed.
+const MISSING: [&str; 17] = [
+    "not",
+    "if",
+    "then",
+    "else",
+    "uniqueItems",
+    "contains",
+    "minContains",
+    "maxContains",
+    "propertyNames",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "$dynamicRef",
+    "$recursiveRef",
+    "x-guidance",
+];
+
+/// Formats of texts that are obeyed.
+const FORMATS: [&str; 10] = [
+    "date-time",
+    "time",
+    "date",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "uuid",
+    "uri",
+];
+
+/// Parses and checks a schema. It is returned in the form of an object.
+///
+/// # Errors
+/// [`ConstraintError::Refused`], with the keyword at fault and the place of its schema.
+pub(crate) fn schema(text: &str) -> Result<Value, ConstraintError> {
+    let root = serde_json::from_str(text)
+        .map_err(|error| ConstraintError::refused(format!("it is no JSON: {error}")))?;
+    let root = as_object(root).ok_or_else(|| {
+        ConstraintError::refused("a schema must be an object, and 'false' has no instance")
+    })?;
+    let mut check = Check {
+        root: &root,
+        followed: BTreeSet::new(),
+        schemas: 0,
+        values: 0,
+    };
+    check.schema(&root, &Place::default())?;
+    values(check.values)?;
+    words::has_instance(&root)?;
+    Ok(root)
+}
+
+/// The place of a schema.
+#[derive(Debug, Clone, Default)]
+struct Place {
+    pointer: String,
+    depth: usize,
+}
+
+impl Place {
+    fn below(&self, keys: &[&str]) -> Self {
+        let mut pointer = self.pointer.clone();
+        for key in keys {
+            pointer.push('/');
+            pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
+        }
+        Self {
+            pointer,
+            depth: self.depth + 1,
+        }
+    }
+
+    fn refuse(&self, keyword: &str, message: String) -> ConstraintError {
+        ConstraintError::Refused {
+            keyword: Some(keyword.to_owned()),
+            pointer: Some(format!("#{}", self.pointer)),
+            message,
+        }
+    }
+}
+
+struct Check<'a> {
+    root: &'a Value,
+    /// References that are checked already.
+    followed: BTreeSet<String>,
+    schemas: usize,
+    values: usize,
+}
+
+impl Check<'_> {
+    fn schema(&mut self, schema: &Value, place: &Place) -> Result<(), ConstraintError> {
+        let Value::Object(fields) = schema else {
+            return match schema {
+                Value::Bool(_) => Ok(()),
+                _ => Err(ConstraintError::Refused {
+                    keyword: None,
+                    pointer: Some(format!("#{}", place.pointer)),
+                    message: "a schema must be an object, 'true' or 'false'".to_owned(),
+                }),
+            };
+        };
+        self.schemas += 1;
+        if self.schemas > MOST_SCHEMAS || place.depth > MOST_NESTING {
+            return Err(ConstraintError::refused(format!(
+                "it has more than {MOST_SCHEMAS} schemas, or nests them deeper than {MOST_NESTING}"
+            )));
+        }
+        if let Some(keyword) = MISSING
+            .iter()
+            .find(|keyword| fields.contains_key(**keyword))
+        {
+            return Err(place.refuse(
+                keyword,
+                format!("the keyword '{keyword}' is not supported; leave it out"),
+            ));
+        }
+        self.numbers(fields, place)?;
+        self.texts(fields, place)?;
+        self.parts(fields, place)?;
+        self.reference(fields, place)
+    }
+
+    fn numbers(
+        &mut self,
+        fields: &Map<String, Value>,
+        place: &Place,
+    ) -> Result<(), ConstraintError> {
+        if let Some(count) = fields.get("enum").and_then(Value::as_array).map(Vec::len) {
+            self.values += count;
+        }
+        let Some(Value::Number(multiple)) = fields.get("multipleOf") else {
+            return Ok(());
+        };
+        let digits: String = multiple
+            .to_string()
+            .chars()
+            .filter(char::is_ascii_digit)
+            .collect();
+        let digits = digits.trim_matches('0');
+        let scaled: u64 = digits
+            .parse()
+            .unwrap_or(if digits.is_empty() { 0 } else { u64::MAX });
+        let exponent = multiple.to_string().contains(['e', 'E', '-']);
+        if exponent || scaled == 0 || scaled > MOST_MULTIPLE {
+            return Err(place.refuse(
+                "multipleOf",
+                format!("a 'multipleOf' must be positive, with digits of at most {MOST_MULTIPLE}"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn texts(&mut self, fields: &Map<String, Value>, place: &Place) -> Result<(), ConstraintError> {
+        if let Some(Value::String(format)) = fields.get("format")
+            && !FORMATS.contains(&format.as_str())
+            && could_be(fields, "string")
+        {
+            return Err(place.refuse(
+                "format",
+                format!("the format '{format}' is not one of {}", FORMATS.join(", ")),
+            ));
+        }
+        let patterns = fields.get("patternProperties").and_then(Value::as_object);
+        let patterns = patterns.into_iter().flat_map(Map::keys);
+        let patterns = patterns.map(|pattern| ("patternProperties", pattern.as_str()));
+        let own = fields.get("pattern").and_then(Value::as_str);
+        for (keyword, pattern) in own.map(|own| ("pattern", own)).into_iter().chain(patterns) {
+            regex(pattern).map_err(|message| place.refuse(keyword, message))?;
+        }
+        Ok(())
+    }
+
+    /// Checks the schemas inside.
+    fn parts(&mut self, fields: &Map<String, Value>, place: &Place) -> Result<(), ConstraintError> {
+        for keyword in ["properties", "patternProperties"] {
+            let Some(Value::Object(properties)) = fields.get(keyword) else {
+                continue;
+            };
+            if properties.len() > MOST_PROPERTIES {
+                return Err(place.refuse(
+                    keyword,
+                    format!(
+                        "the object has {} properties; the limit is {MOST_PROPERTIES}",
+                        properties.len()
+                    ),
+                ));
+            }
+            for (name, schema) in properties {
+                self.schema(schema, &place.below(&[keyword, name]))?;
+            }
+        }
+        for keyword in ["allOf", "anyOf", "oneOf", "prefixItems"] {
+            let schemas = fields.get(keyword).and_then(Value::as_array);
+            for (at, schema) in schemas.into_iter().flatten().enumerate() {
+                self.schema(schema, &place.below(&[keyword, &at.to_string()]))?;
+            }
+        }
+        for keyword in ["items", "additionalItems", "additionalProperties"] {
+            match fields.get(keyword) {
+                Some(Value::Array(schemas)) => {
+                    for (at, schema) in schemas.iter().enumerate() {
+                        self.schema(schema, &place.below(&[keyword, &at.to_string()]))?;
+                    }
+                }
+                Some(schema) => self.schema(schema, &place.below(&[keyword]))?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn reference(
+        &mut self,
+        fields: &Map<String, Value>,
+        place: &Place,
+    ) -> Result<(), ConstraintError> {
+        let Some(Value::String(reference)) = fields.get("$ref") else {
+            return Ok(());
+        };
+        let target = words::target(self.root, reference).ok_or_else(|| {
+            place.refuse(
+                "$ref",
+                format!("there is no '{reference}'; only references into the schema itself, such as \"#/$defs/name\", are supported"),
+            )
+        })?;
+        if self.followed.insert(reference.clone()) {
+            let pointer = reference.trim_start_matches('#').to_owned();
+            let depth = place.depth + 1;
+            self.schema(target, &Place { pointer, depth })?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns a schema in the form of an object: `true` allows all.
+fn as_object(schema: Value) -> Option<Value> {
+    match schema {
+        Value::Bool(true) => Some(Value::Object(serde_json::Map::new())),
+        Value::Object(_) => Some(schema),
+        _ => None,
+    }
+}

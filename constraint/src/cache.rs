@@ -1,0 +1,93 @@
+//! Compiled constraints, kept for the next request.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use lockstep_types::constraint::Constraint;
+
+use crate::{Cancel, ConstraintError, Matcher, Vocabulary, compile::Compiled};
+
+/// Most constraints that are kept. One takes up to some MiB.
+const KEPT: usize = 64;
+
+/// Compiles constraints, and keeps those that were used last.
+pub struct Compiler {
+    vocabulary: Arc<Vocabulary>,
+    /// Used last at the end.
+    kept: Mutex<Vec<(Constraint, Arc<Mutex<Compiled>>)>>,
+}
+
+impl fmt::Debug for Compiler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Compiler")
+            .field("vocabulary", &self.vocabulary)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Compiler {
+    /// Makes a compiler for a model's vocabulary.
+    pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
+        Self {
+            vocabulary,
+            kept: Mutex::new(Vec::with_capacity(KEPT)),
+        }
+    }
+
+    /// Returns true if a constraint was compiled before, and is kept.
+    pub fn knows(&self, constraint: &Constraint) -> bool {
+        self.find(constraint).is_some()
+    }
+
+    /// Compiles a constraint and follows it for some hundred tokens. It may take long, so it
+    /// runs on a thread of its own, and another thread cancels it.
+    ///
+    /// # Errors
+    /// [`ConstraintError`].
+    pub fn check(&self, constraint: &Constraint, cancel: &Cancel) -> Result<(), ConstraintError> {
+        if self.find(constraint).is_none() {
+            let compiled = Compiled::new(constraint, &self.vocabulary, cancel, true)?;
+            self.keep(constraint, compiled);
+        }
+        Ok(())
+    }
+
+    /// Makes the matcher of a request whose constraint was checked, by this compiler or another
+    /// of the same vocabulary.
+    ///
+    /// # Errors
+    /// [`ConstraintError`] if it was not, and does not compile.
+    pub fn matcher(&self, constraint: &Constraint) -> Result<Matcher, ConstraintError> {
+        let compiled = match self.find(constraint) {
+            Some(compiled) => compiled,
+            None => {
+                let cancel = Cancel::default();
+                let compiled = Compiled::new(constraint, &self.vocabulary, &cancel, false)?;
+                self.keep(constraint, compiled)
+            }
+        };
+        let compiled = compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(compiled.matcher(&self.vocabulary))
+    }
+
+    fn find(&self, constraint: &Constraint) -> Option<Arc<Mutex<Compiled>>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = kept.iter().position(|(known, _)| known == constraint)?;
+        let entry = kept.remove(at);
+        let found = entry.1.clone();
+        kept.push(entry);
+        Some(found)
+    }
+
+    fn keep(&self, constraint: &Constraint, compiled: Compiled) -> Arc<Mutex<Compiled>> {
+        let compiled = Arc::new(Mutex::new(compiled));
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() == KEPT {
+            kept.remove(0);
+        }
+        kept.push((constraint.clone(), compiled.clone()));
+        compiled
+    }
+}

@@ -1,0 +1,124 @@
+//! From a constraint to llguidance's grammar.
+
+use std::sync::Arc;
+
+use llguidance::{JsonCompileOptions, api::TopLevelGrammar};
+use lockstep_types::constraint::{Constraint, ConstraintKind, Whitespace};
+
+use crate::{Cancel, ConstraintError, Matcher, Vocabulary, bounds, mark::Mark, walk};
+
+/// One space, or a line break and up to 32 blanks.
+const BOUNDED: &str = r"(\x20|\n[\x20\t]{0,32})";
+
+/// A compiled constraint, from which each request's matcher is cloned.
+pub(crate) struct Compiled {
+    grammar: llguidance::Matcher,
+    before: Option<(Option<u32>, Arc<Mark>)>,
+}
+
+impl Compiled {
+    /// Compiles a constraint, computes its first mask, and with `walks` follows it for some
+    /// hundred tokens.
+    ///
+    /// # Errors
+    /// [`ConstraintError`].
+    pub fn new(
+        constraint: &Constraint,
+        vocabulary: &Arc<Vocabulary>,
+        cancel: &Cancel,
+        walks: bool,
+    ) -> Result<Self, ConstraintError> {
+        let grammar = grammar(constraint)?;
+        let parser = vocabulary.factory().create_parser(grammar);
+        let parser =
+            parser.map_err(|error| ConstraintError::told(constraint.kind, &error.to_string()))?;
+        let grammar = llguidance::Matcher::new(Ok(parser));
+        if let Some(error) = grammar.get_error() {
+            return Err(ConstraintError::told(constraint.kind, &error));
+        }
+        let before = match &constraint.after {
+            None => None,
+            Some(after) => {
+                let close = Mark::new(&after.close);
+                let close = close.ok_or_else(|| {
+                    ConstraintError::refused("the mark that ends the reasoning is empty")
+                })?;
+                let open = after.open.as_ref();
+                let token = open.map(|open| vocabulary.token(open.as_bytes()));
+                match token {
+                    // A mark of several tokens can't be told from the constrained part in time.
+                    Some(None) => None,
+                    token => Some((token.flatten(), Arc::new(close))),
+                }
+            }
+        };
+        let compiled = Self { grammar, before };
+        walk::walk(compiled.constrained(vocabulary), cancel, walks)
+            .map_err(|error| error.of(constraint.kind))?;
+        Ok(compiled)
+    }
+
+    /// Makes the matcher of a request, which shares nothing that is locked.
+    pub fn matcher(&self, vocabulary: &Arc<Vocabulary>) -> Matcher {
+        let grammar = self.grammar.deep_clone();
+        Matcher::new(grammar, vocabulary.clone(), self.before.clone())
+    }
+
+    /// Makes a matcher of the constrained part alone, which can be cancelled.
+    fn constrained(&self, vocabulary: &Arc<Vocabulary>) -> Matcher {
+        let grammar = self.grammar.deep_clone().into_cancellable();
+        Matcher::new(grammar, vocabulary.clone(), None)
+    }
+}
+
+fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, ConstraintError> {
+    bounds::length(&constraint.text)?;
+    Ok(match constraint.kind {
+        ConstraintKind::JsonSchema => {
+            let mut schema = bounds::schema(&constraint.text)?;
+            options(constraint.whitespace).apply_to(&mut schema);
+            TopLevelGrammar::from_json_schema(schema)
+        }
+        ConstraintKind::Regex => {
+            let pattern = bounds::whole(&constraint.text);
+            bounds::regex(pattern).map_err(ConstraintError::refused)?;
+            // Digits and letters are ASCII's, as in a schema's patterns.
+            let pattern = llguidance::regex_to_lark(pattern, "dw");
+            TopLevelGrammar::from_lark(format!("start: /{pattern}/"))
+        }
+        ConstraintKind::Choice => TopLevelGrammar::from_regex(&choice(&constraint.text)?),
+        ConstraintKind::Lark => TopLevelGrammar::from_lark(constraint.text.to_string()),
+    })
+}
+
+fn options(whitespace: Whitespace) -> JsonCompileOptions {
+    let pattern = match whitespace {
+        Whitespace::Bounded => Some(BOUNDED.to_owned()),
+        Whitespace::Compact => None,
+    };
+    JsonCompileOptions {
+        whitespace_flexible: false,
+        whitespace_pattern: pattern,
+        ..JsonCompileOptions::default()
+    }
+}
+
+/// Returns the expression that matches each of a JSON array's texts.
+fn choice(text: &str) -> Result<String, ConstraintError> {
+    let choices: Vec<String> = serde_json::from_str(text)
+        .map_err(|_| ConstraintError::refused("the choices must be a list of texts"))?;
+    if choices.is_empty() || choices.iter().any(String::is_empty) {
+        return Err(ConstraintError::refused(
+            "the choices must be a list of at least one text, none of them empty",
+        ));
+    }
+    bounds::values(choices.len())?;
+    let escaped = choices.iter().map(|choice| {
+        let chars = choice.chars().map(|c| match c {
+            c if c.is_ascii_alphanumeric() => c.to_string(),
+            c => format!("\\x{{{:x}}}", u32::from(c)),
+        });
+        chars.collect::<String>()
+    });
+    Ok(format!("({})", escaped.collect::<Vec<_>>().join("|")))
+}

@@ -1,0 +1,126 @@
+//! The vocabulary as a trie of bytes.
+
+use std::{fmt, sync::Arc};
+
+use llguidance::{
+    ParserFactory,
+    api::ParserLimits,
+    earley::SlicedBiasComputer,
+    toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie},
+};
+use lockstep_text::Tokenizer;
+
+use crate::ConstraintError;
+
+/// Tokens of a model as bytes. Special tokens stand for no text, so only a mark or the end of
+/// an output allows them.
+pub struct Vocabulary {
+    factory: ParserFactory,
+    /// Text of each token; special tokens by their names.
+    words: Vec<Vec<u8>>,
+    end_tokens: Vec<u32>,
+}
+
+impl fmt::Debug for Vocabulary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vocabulary")
+            .field("tokens", &self.words.len())
+            .field("end_tokens", &self.end_tokens)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Vocabulary {
+    /// Makes the vocabulary of a model with `width` logits. `end_tokens` end every output; no
+    /// other part of a program may have another set. It takes a second for large vocabularies.
+    ///
+    /// # Errors
+    /// [`ConstraintError::NoEnd`] without end tokens.
+    pub fn new(
+        tokenizer: &Tokenizer,
+        width: usize,
+        end_tokens: &[u32],
+    ) -> Result<Self, ConstraintError> {
+        let mut words: Vec<Vec<u8>> = Vec::with_capacity(width);
+        let mut ends: Vec<u32> = end_tokens.to_vec();
+        ends.retain(|id| (*id as usize) < width);
+        let first = *ends.first().ok_or(ConstraintError::NoEnd)?;
+        let mut keys = Vec::with_capacity(width);
+        for id in 0..width as u32 {
+            let is_end = ends.contains(&id);
+            let (word, key) = if is_end || tokenizer.is_special(id) {
+                let name = tokenizer.id_to_token(id);
+                let name = name.unwrap_or_else(|| format!("<|{id}|>")).into_bytes();
+                let marked = [&[TokTrie::SPECIAL_TOKEN_MARKER], &name[..]].concat();
+                (name, marked)
+            } else {
+                let word = tokenizer.token_bytes(id).unwrap_or_default().to_vec();
+                // A byte that no UTF-8 text has would pass for the marker of special tokens.
+                let usable = word.first() != Some(&TokTrie::SPECIAL_TOKEN_MARKER);
+                let word = if usable { word } else { Vec::new() };
+                (word.clone(), word)
+            };
+            words.push(if is_end { Vec::new() } else { word });
+            keys.push(key);
+        }
+        let info = TokRxInfo::new(width as u32, first);
+        let trie = TokTrie::from(&info, &keys).with_eos_tokens(&ends);
+        // Its tokenization is not canonical, so masks are exact: forced bytes may be spelt by
+        // any tokens.
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let slices = SlicedBiasComputer::json_slices();
+        let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);
+        let mut factory =
+            factory.map_err(|error| ConstraintError::Vocabulary(error.to_string()))?;
+        factory.quiet();
+        *factory.limits_mut() = limits();
+        Ok(Self {
+            factory,
+            words,
+            end_tokens: ends,
+        })
+    }
+
+    /// Returns the number of logits.
+    pub fn width(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Returns the tokens that end an output.
+    pub fn end_tokens(&self) -> &[u32] {
+        &self.end_tokens
+    }
+
+    /// Returns the text of a token; special tokens by their names, end tokens without any.
+    pub(crate) fn word(&self, token: u32) -> &[u8] {
+        self.words.get(token as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the words of all tokens.
+    pub(crate) fn words(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        (0..).zip(self.words.iter().map(Vec::as_slice))
+    }
+
+    /// Returns the token with this text, if it is a single one.
+    pub(crate) fn token(&self, text: &[u8]) -> Option<u32> {
+        let found = self.words().find(|(_, word)| *word == text);
+        found.map(|(token, _)| token).filter(|_| !text.is_empty())
+    }
+
+    pub(crate) fn factory(&self) -> &ParserFactory {
+        &self.factory
+    }
+}
+
+/// Returns limits that a mask never reaches. What a limit of a step allows depends on what was
+/// computed before, so an output would show what was drafted. The input and the walk are
+/// bounded instead.
+fn limits() -> ParserLimits {
+    ParserLimits {
+        max_items_in_row: 1 << 17,
+        step_lexer_fuel: 1 << 40,
+        step_max_items: 1 << 30,
+        verbose_errors: false,
+        ..ParserLimits::default()
+    }
+}

@@ -1,0 +1,89 @@
+//! Following a constraint for some hundred random tokens before it is used, so that one that
+//! dies or crawls is refused.
+
+use lockstep_sampling::{Stream, TokenConstraint, uniform};
+use lockstep_types::constraint::ConstraintKind;
+
+use crate::{Cancel, ConstraintError, Matcher};
+
+/// Number of tokens that are followed.
+const STEPS: u64 = 200;
+/// Key of the random numbers: every process refuses the same constraints.
+const SEED: u64 = 0x6c6f_636b;
+
+/// A walk that did not come to its end.
+#[derive(Debug)]
+pub(crate) enum Stuck {
+    /// It was cancelled.
+    Cancelled,
+    /// No output begins.
+    NoWords,
+    /// The grammar failed.
+    Failed(String),
+}
+
+impl Stuck {
+    pub fn of(self, kind: ConstraintKind) -> ConstraintError {
+        match self {
+            Self::Cancelled => ConstraintError::Slow,
+            Self::NoWords => ConstraintError::refused(format!(
+                "no output fulfils the {}: it has no word",
+                kind.name()
+            )),
+            Self::Failed(why) => ConstraintError::told(kind, &why),
+        }
+    }
+}
+
+/// Computes the first mask; with `whole`, follows random allowed tokens until the output must
+/// end, again and again, for [`STEPS`] tokens in all. Tokens are drawn uniformly, so that long
+/// outputs of odd characters come up early.
+pub(crate) fn walk(mut matcher: Matcher, cancel: &Cancel, whole: bool) -> Result<(), Stuck> {
+    if !cancel.arm(matcher.cancellation()) {
+        return Err(Stuck::Cancelled);
+    }
+    let mut length = 0;
+    for step in 0..=if whole { STEPS } else { 0 } {
+        let stuck = |matcher: &Matcher| match cancel.is_cancelled() {
+            true => Stuck::Cancelled,
+            false if step == 0 => Stuck::NoWords,
+            false => Stuck::Failed(matcher.failure().unwrap_or_default().to_owned()),
+        };
+        let Ok(allowed) = matcher.allowed() else {
+            let failure = matcher.failure().unwrap_or_default();
+            return Err(match step == 0 && !failure.contains("NoExtension") {
+                true if !cancel.is_cancelled() => Stuck::Failed(failure.to_owned()),
+                _ => stuck(&matcher),
+            });
+        };
+        let Some(token) = draw(allowed, step) else {
+            return Err(Stuck::NoWords);
+        };
+        if matcher.take(token).is_err() {
+            return Err(stuck(&matcher));
+        }
+        length += 1;
+        if matches!(matcher.is_fulfilled(), Ok(true)) && matcher.has_ended() {
+            matcher.give_back(length).map_err(|_| stuck(&matcher))?;
+            length = 0;
+        }
+    }
+    Ok(())
+}
+
+/// Returns a random allowed token; `None` if none is.
+fn draw(allowed: &[u32], step: u64) -> Option<u32> {
+    let count: u32 = allowed.iter().map(|word| word.count_ones()).sum();
+    let point = uniform(SEED, step, Stream::SAMPLE, 0);
+    let wanted = (f64::from(count) * point) as u32;
+    let mut left = wanted.min(count.checked_sub(1)?);
+    for (at, word) in allowed.iter().enumerate() {
+        let here = word.count_ones();
+        if left < here {
+            let bits = (0..32u32).filter(|bit| word >> bit & 1 == 1);
+            return bits.map(|bit| at as u32 * 32 + bit).nth(left as usize);
+        }
+        left -= here;
+    }
+    None
+}

@@ -1,0 +1,147 @@
+use std::sync::{Arc, LazyLock};
+
+use lockstep_constraint::{Compiler, Matcher, Vocabulary};
+use lockstep_sampling::{SamplingError, TokenConstraint as _, allows};
+use lockstep_types::constraint::{Constraint, ConstraintKind};
+use proptest::prelude::*;
+use serde_json::json;
+
+use crate::support::{ENDS, TOKENIZER, WIDTH, compact, matcher, regex, schema, vocabulary};
+
+fn constraints() -> Vec<Constraint> {
+    let person = json!({"type": "object", "properties": {"name": {"type": "string"},
+        "tags": {"type": "array", "items": {"enum": ["red", "green"]}},
+        "age": {"type": "integer", "minimum": 0}}, "required": ["name"]});
+    vec![
+        compact(&person),
+        schema(&person),
+        compact(json!({"type": "object"})),
+        regex(r"[a-f]{2,40}(-\d+)*"),
+        Constraint::new(
+            ConstraintKind::Choice,
+            json!(["yes", "yesterday", "no"]).to_string(),
+        ),
+    ]
+}
+
+fn nth(allowed: &[u32], pick: u32) -> u32 {
+    let tokens: Vec<u32> = (0..WIDTH as u32)
+        .filter(|token| allows(allowed, *token))
+        .collect();
+    tokens[pick as usize % tokens.len()]
+}
+
+fn mask(matcher: &mut Matcher) -> Vec<u32> {
+    matcher.allowed().unwrap().to_vec()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// A matcher that took drafts and gave them back, asked for masks on the way or not, has
+    /// the masks of a fresh one that took the same tokens at once. No limit of a step shows.
+    #[test]
+    fn masks_are_a_function_of_the_tokens(
+        kind in 0usize..5,
+        steps in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u32>(), 0..7)), 1..30),
+    ) {
+        let constraint = &constraints()[kind];
+        let mut warm = matcher(constraint);
+        let mut taken = Vec::new();
+        for (pick, drafts) in steps {
+            let before = mask(&mut warm);
+            let mut given = 0;
+            for draft in drafts {
+                // Half of the drafts are any token, and may be forbidden.
+                let token = match draft % 2 {
+                    0 => nth(warm.allowed().unwrap(), draft / 2),
+                    _ => draft % WIDTH as u32,
+                };
+                let allowed = allows(warm.allowed().unwrap(), token);
+                prop_assert_eq!(warm.take(token).is_ok(), allowed);
+                given += usize::from(allowed);
+            }
+            warm.give_back(given).unwrap();
+            prop_assert_eq!(&mask(&mut warm), &before);
+            let token = nth(&before, pick);
+            warm.take(token).unwrap();
+            taken.push(token);
+        }
+        // The fresh one is of another compiler, so it shares no cache.
+        let cold = Compiler::new(COLD.clone());
+        let mut fresh = cold.matcher(constraint).unwrap();
+        for token in taken {
+            fresh.take(token).unwrap();
+        }
+        prop_assert_eq!(mask(&mut fresh), mask(&mut warm));
+    }
+
+    /// Random outputs are of the language.
+    #[test]
+    fn random_outputs_are_json(picks in prop::collection::vec(any::<u32>(), 200)) {
+        let own = json!({"type": "object", "properties": {"n": {"type": "integer"},
+            "w": {"enum": ["a", "b"]}}, "required": ["n", "w"], "additionalProperties": false});
+        let mut matcher = matcher(&compact(&own));
+        let mut bytes = Vec::new();
+        for pick in picks {
+            let token = nth(matcher.allowed().unwrap(), pick);
+            matcher.take(token).unwrap();
+            if ENDS.contains(&token) {
+                let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+                prop_assert!(value["n"].is_number() && value["w"].is_string());
+                prop_assert_eq!(value.as_object().unwrap().len(), 2);
+                break;
+            }
+            bytes.extend(TOKENIZER.token_bytes(token).unwrap());
+        }
+    }
+}
+
+/// A vocabulary that no matcher has warmed.
+static COLD: LazyLock<Arc<Vocabulary>> = LazyLock::new(vocabulary);
+
+/// Behind the end there are only end tokens, and drafts behind it spoil nothing.
+#[test]
+fn a_finished_output_goes_on_with_end_tokens_alone() {
+    let mut matcher = matcher(&Constraint::new(ConstraintKind::Choice, "[\"yes\"]"));
+    let tokens = TOKENIZER.encode("yes", false).unwrap();
+    for token in &tokens {
+        assert_eq!(matcher.take(ENDS[0]), Err(SamplingError::Constraint));
+        matcher.take(*token).unwrap();
+    }
+    assert_eq!(matcher.is_fulfilled(), Ok(true));
+    for _ in 0..3 {
+        let allowed: Vec<u32> = (0..WIDTH as u32)
+            .filter(|token| allows(matcher.allowed().unwrap(), *token))
+            .collect();
+        assert_eq!(allowed, ENDS);
+        assert_eq!(matcher.take(tokens[0]), Err(SamplingError::Constraint));
+        matcher.take(ENDS[1]).unwrap();
+    }
+    matcher.give_back(3 + tokens.len()).unwrap();
+    assert!(!allows(matcher.allowed().unwrap(), ENDS[0]));
+    assert!(allows(matcher.allowed().unwrap(), tokens[0]));
+    assert_eq!(matcher.give_back(1), Err(SamplingError::Constraint));
+}
+
+/// Special tokens and numbers without a token are in no mask, and neither are bits beyond the
+/// logits.
+#[test]
+fn special_tokens_are_no_text() {
+    let mut matcher = matcher(&regex(r"(.|\n)*"));
+    let allowed = mask(&mut matcher);
+    assert_eq!(allowed.len(), WIDTH.div_ceil(32));
+    for token in 0..allowed.len() as u32 * 32 {
+        let plain = TOKENIZER.token_bytes(token).is_some() && !TOKENIZER.is_special(token);
+        let wanted = ENDS.contains(&token) || plain;
+        if !allows(&allowed, token) {
+            // A byte that begins no character is not allowed either.
+            let starts = TOKENIZER
+                .token_bytes(token)
+                .is_some_and(|bytes| std::str::from_utf8(bytes).is_ok());
+            assert!(!wanted || !starts, "{token}");
+        } else {
+            assert!(wanted, "{token}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+use lockstep_constraint::Matcher;
+use lockstep_sampling::{SamplingError, TokenConstraint as _, allows};
+use lockstep_types::constraint::{Constraint, Reasoning};
+
+use crate::support::{COMPILER, ENDS, TOKENIZER, check, regex};
+
+fn behind(open: Option<&str>, close: &str) -> Constraint {
+    Constraint {
+        after: Some(Reasoning {
+            open: open.map(Into::into),
+            close: close.into(),
+        }),
+        ..regex("[0-9]+")
+    }
+}
+
+fn take(matcher: &mut Matcher, text: &str) -> Result<(), SamplingError> {
+    for token in TOKENIZER.encode(text, false).unwrap() {
+        let allowed = allows(matcher.allowed()?, token);
+        let taken = matcher.take(token);
+        assert_eq!(taken.is_ok(), allowed, "{text}");
+        taken?;
+    }
+    Ok(())
+}
+
+#[test]
+fn reasoning_is_free_until_its_mark() {
+    let constraint = behind(None, "</t>");
+    check(&constraint).unwrap();
+    let mut matcher = COMPILER.matcher(&constraint).unwrap();
+    take(&mut matcher, "Hm, 7 times 6 </").unwrap();
+    assert_eq!(matcher.is_fulfilled(), Ok(false));
+    assert!(
+        ENDS.iter()
+            .all(|end| !allows(matcher.allowed().unwrap(), *end))
+    );
+    assert!(matcher.take(ENDS[0]).is_err());
+    let before = matcher.allowed().unwrap().to_vec();
+    let close = TOKENIZER.encode("t>", false).unwrap();
+    close.iter().for_each(|token| matcher.take(*token).unwrap());
+    assert!(take(&mut matcher, "x").is_err(), "constrained now");
+    let digits = TOKENIZER.encode("42", false).unwrap();
+    digits
+        .iter()
+        .for_each(|token| matcher.take(*token).unwrap());
+    assert_eq!(matcher.is_fulfilled(), Ok(true));
+    matcher.take(ENDS[1]).unwrap();
+    // Back into the mark.
+    matcher.give_back(1 + digits.len() + close.len()).unwrap();
+    assert_eq!(matcher.allowed().unwrap(), before);
+    take(&mut matcher, "t>").unwrap();
+    take(&mut matcher, "42").unwrap();
+}
+
+/// With an opening mark, the output may have reasoning or not.
+#[test]
+fn reasoning_may_be_left_out() {
+    const OPEN: u32 = 1;
+    let open = TOKENIZER.id_to_token(OPEN).unwrap();
+    let constraint = behind(Some(&open), "</t>");
+    for reasons in [false, true] {
+        let mut matcher = COMPILER.matcher(&constraint).unwrap();
+        let start = matcher.allowed().unwrap().to_vec();
+        assert!(allows(&start, OPEN));
+        assert!(take(&mut matcher, "x").is_err());
+        if reasons {
+            matcher.take(OPEN).unwrap();
+            assert!(
+                ENDS.iter()
+                    .all(|end| !allows(matcher.allowed().unwrap(), *end))
+            );
+            take(&mut matcher, "x </t>").unwrap();
+            let length = TOKENIZER.encode("x </t>", false).unwrap().len() + 1;
+            matcher.give_back(length).unwrap();
+            assert_eq!(matcher.allowed().unwrap(), start);
+            matcher.take(OPEN).unwrap();
+            take(&mut matcher, "</t>").unwrap();
+        }
+        take(&mut matcher, "42").unwrap();
+        assert_eq!(matcher.is_fulfilled(), Ok(true));
+    }
+}

@@ -1,0 +1,138 @@
+use lockstep_constraint::{Cancel, ConstraintError, Vocabulary};
+use lockstep_types::constraint::{Constraint, ConstraintKind};
+use serde_json::{Value, json};
+
+use crate::support::{COMPILER, TOKENIZER, WIDTH, check, compact, regex, schema};
+
+fn refusal(constraint: &Constraint) -> (Option<String>, Option<String>, String) {
+    match check(constraint) {
+        Err(ConstraintError::Refused {
+            keyword,
+            pointer,
+            message,
+        }) => (keyword, pointer, message),
+        other => panic!("{constraint:?}: {other:?}"),
+    }
+}
+
+/// The keyword at fault and its place are named.
+#[test]
+fn what_is_not_obeyed_is_refused_by_name() {
+    let inside = |own: Value| json!({"type": "object", "properties": {"a/b": own}});
+    for (own, keyword, pointer) in [
+        (json!({"not": {}}), "not", "#"),
+        (json!({"x-guidance": {"lenient": true}}), "x-guidance", "#"),
+        (
+            inside(json!({"uniqueItems": true})),
+            "uniqueItems",
+            "#/properties/a~1b",
+        ),
+        (inside(json!({"if": {}})), "if", "#/properties/a~1b"),
+        (
+            inside(json!({"type": "string", "format": "color"})),
+            "format",
+            "#/properties/a~1b",
+        ),
+        (
+            inside(json!({"pattern": "(a"})),
+            "pattern",
+            "#/properties/a~1b",
+        ),
+        (
+            inside(json!({"multipleOf": 999_983})),
+            "multipleOf",
+            "#/properties/a~1b",
+        ),
+        (
+            inside(json!({"$ref": "#/$defs/x"})),
+            "$ref",
+            "#/properties/a~1b",
+        ),
+        (json!({"$ref": "https://example.com/s.json"}), "$ref", "#"),
+        (
+            json!({"$defs": {"d": {"contains": {}}}, "items": {"$ref": "#/$defs/d"}}),
+            "contains",
+            "#/$defs/d",
+        ),
+        (
+            json!({"anyOf": [{}, {"dependentRequired": {}}]}),
+            "dependentRequired",
+            "#/anyOf/1",
+        ),
+    ] {
+        let (found, place, _) = refusal(&schema(&own));
+        assert_eq!(
+            (found.as_deref(), place.as_deref()),
+            (Some(keyword), Some(pointer)),
+            "{own}"
+        );
+    }
+}
+
+/// A schema that has no finite instance, or no instance at all.
+#[test]
+fn languages_without_words_are_refused() {
+    let itself = json!({"$ref": "#/$defs/a", "$defs": {"a": {"type": "object",
+        "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}}});
+    let list = json!({"type": "array", "items": {"$ref": "#"}, "minItems": 1});
+    let both = json!({"allOf": [{"type": "string"}, {"type": "integer"}]});
+    for own in [itself, list, both, json!({"$ref": "#"}), json!(false)] {
+        assert!(check(&schema(&own)).is_err(), "{own}");
+    }
+    // There is a way around.
+    for own in [
+        json!({"type": "array", "items": {"$ref": "#"}}),
+        json!({"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#"},
+            "minItems": 1}]}),
+    ] {
+        assert_eq!(check(&compact(&own)), Ok(()), "{own}");
+    }
+    assert!(check(&regex(r"[^\s\S]")).is_err());
+}
+
+#[test]
+fn hostile_constraints_are_refused_before_they_compile() {
+    let many = |count: usize| -> Value {
+        let each = (0..count).map(|at| (format!("p{at}"), json!({"type": "integer"})));
+        json!({"type": "object", "properties": each.collect::<serde_json::Map<_, _>>()})
+    };
+    let deep = (0..70).fold(json!({}), |inner, _| json!({"items": inner}));
+    let values: Vec<String> = (0..3000).map(|at| at.to_string()).collect();
+    for own in [many(1000), deep, json!({"enum": values})] {
+        assert!(check(&schema(&own)).is_err());
+    }
+    assert_eq!(check(&schema(many(200))), Ok(()));
+    let long = json!({"description": "x".repeat(70_000)});
+    assert!(refusal(&schema(&long)).2.contains("bytes"));
+    for pattern in ["((a{0,100}){0,100}){0,100}", "foo[", "", "a{5000}"] {
+        assert!(check(&regex(pattern)).is_err(), "{pattern}");
+    }
+    for (kind, text) in [
+        (ConstraintKind::JsonSchema, "{"),
+        (ConstraintKind::JsonSchema, "3"),
+        (ConstraintKind::Choice, "[]"),
+        (ConstraintKind::Choice, "[\"\"]"),
+        (ConstraintKind::Choice, "{}"),
+        (ConstraintKind::Lark, "start: nothing"),
+        (ConstraintKind::Lark, "start: start \"a\""),
+    ] {
+        assert!(check(&Constraint::new(kind, text)).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_cancelled_check_is_too_slow() {
+    let cancel = Cancel::default();
+    cancel.cancel();
+    let one = schema(json!({"type": "integer", "maximum": 77}));
+    assert_eq!(COMPILER.check(&one, &cancel), Err(ConstraintError::Slow));
+    assert_eq!(check(&one), Ok(()));
+}
+
+#[test]
+fn a_model_without_end_tokens_has_no_constraints() {
+    for ends in [&[][..], &[WIDTH as u32]] {
+        let vocabulary = Vocabulary::new(&TOKENIZER, WIDTH, ends);
+        assert_eq!(vocabulary.err(), Some(ConstraintError::NoEnd));
+    }
+}

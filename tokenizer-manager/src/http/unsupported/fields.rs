@@ -1,0 +1,249 @@
+//! Table of unsupported fields.
+
+use super::{
+    ALL, CHAT, COMPLETIONS, GENERATE, MESSAGES, OPENAI, RESPONSES, Routes, SAMPLING_PARAMS,
+};
+
+/// A value that requests nothing, besides null, false and empty values.
+#[derive(Clone, Copy)]
+pub(super) enum Neutral {
+    Nothing,
+    Number(f64),
+    Text,
+}
+
+/// A field that is not supported.
+pub(super) struct Field {
+    pub name: &'static str,
+    pub routes: Routes,
+    pub neutral: Neutral,
+    /// Advice about the field.
+    pub remedy: &'static str,
+}
+
+const LEAVE_OUT: &str = "leave it out";
+const STATELESS: &str = "nothing is stored here, so send the whole conversation in 'input'";
+
+const fn field(name: &'static str, routes: Routes) -> Field {
+    Field {
+        name,
+        routes,
+        neutral: Neutral::Nothing,
+        remedy: LEAVE_OUT,
+    }
+}
+
+const fn neutral(name: &'static str, number: f64) -> Field {
+    Field {
+        neutral: Neutral::Number(number),
+        ..field(name, ALL)
+    }
+}
+
+const fn instead(name: &'static str, routes: Routes, remedy: &'static str) -> Field {
+    Field {
+        remedy,
+        ..field(name, routes)
+    }
+}
+
+/// Unsupported fields of OpenAI, SGLang, vLLM and llama.cpp.
+pub(super) const FIELDS: &[Field] = &[
+    // Structured output.
+    field("guided_json", ALL),
+    field("guided_regex", ALL),
+    field("guided_choice", ALL),
+    field("guided_grammar", ALL),
+    field("structured_outputs", ALL),
+    field("json_schema", ALL),
+    field("regex", ALL),
+    field("ebnf", ALL),
+    field("structural_tag", ALL),
+    field("grammar", ALL),
+    // Adapters.
+    field("lora_path", ALL),
+    field("lora", ALL),
+    field("lora_request", ALL),
+    // Fields that would change the result.
+    field("bad_words", ALL),
+    field("allowed_token_ids", ALL),
+    field("use_beam_search", ALL),
+    field("custom_logit_processor", ALL),
+    field("logits_processors", ALL),
+    field("stop_regex", ALL),
+    field("samplers", ALL),
+    neutral("length_penalty", 1.0),
+    neutral("typical_p", 1.0),
+    neutral("tfs_z", 1.0),
+    neutral("top_a", 0.0),
+    neutral("mirostat", 0.0),
+    neutral("dry_multiplier", 0.0),
+    neutral("xtc_probability", 0.0),
+    neutral("dynatemp_range", 0.0),
+    Field {
+        remedy: "use 'repetition_penalty'",
+        ..neutral("repeat_penalty", 1.0)
+    },
+    Field {
+        // -1 means no limit, which is the chat route's default.
+        neutral: Neutral::Number(-1.0),
+        ..instead("n_predict", Routes(1 | 16), "use 'max_tokens'")
+    },
+    instead("n_predict", COMPLETIONS, "use 'max_tokens'"),
+    instead("n_predict", RESPONSES, "use 'max_output_tokens'"),
+    instead(
+        "n_predict",
+        Routes(4 | 8),
+        "use 'sampling_params.max_new_tokens'",
+    ),
+    instead(
+        "speculative",
+        SAMPLING_PARAMS,
+        "put it beside 'sampling_params'",
+    ),
+    instead(
+        "max_tokens",
+        SAMPLING_PARAMS,
+        "use 'sampling_params.max_new_tokens'",
+    ),
+    instead(
+        "min_tokens",
+        SAMPLING_PARAMS,
+        "use 'sampling_params.min_new_tokens'",
+    ),
+    field("custom_params", SAMPLING_PARAMS),
+    Field {
+        routes: SAMPLING_PARAMS,
+        ..neutral("stream_interval", 1.0)
+    },
+    // Fields that would change the prompt.
+    instead(
+        "truncate_prompt_tokens",
+        ALL,
+        "send a prompt that fits and leave it out",
+    ),
+    field("prompt_embeds", ALL),
+    field("input_embeds", ALL),
+    field("image_data", ALL),
+    field("audio_data", ALL),
+    field("video_data", ALL),
+    field("documents", CHAT),
+    field("web_search_options", OPENAI),
+    field("prediction", OPENAI),
+    field("tools", COMPLETIONS),
+    instead(
+        "chat_template",
+        Routes(1 | 2 | 16 | 32),
+        "the operator chooses the template when the server starts, so leave it out",
+    ),
+    // Fields that would change the form of the answer.
+    instead(
+        "prompt_logprobs",
+        Routes(1 | 16 | 32),
+        "leave it out, or use 'echo' and 'logprobs' of /v1/completions",
+    ),
+    instead("prompt_logprobs", COMPLETIONS, "use 'echo' and 'logprobs'"),
+    instead(
+        "prompt_logprobs",
+        Routes(4 | 8),
+        "use 'return_logprob' and 'logprob_start_len'",
+    ),
+    Field {
+        remedy: "use 'logprobs', or 'top_logprobs_num' of /generate",
+        ..neutral("n_probs", 0.0)
+    },
+    Field {
+        routes: Routes(16 | 32),
+        remedy: "limit the whole answer, or turn reasoning off",
+        ..neutral("thinking_token_budget", -1.0)
+    },
+    Field {
+        routes: CHAT,
+        remedy: "limit the whole answer by 'max_tokens', or set 'reasoning_effort' to \"none\"",
+        ..neutral("thinking_token_budget", -1.0)
+    },
+    field("token_ids_logprob", GENERATE),
+    field("return_hidden_states", ALL),
+    field("return_token_ids", OPENAI),
+    field("return_tokens_as_token_ids", OPENAI),
+    field("echo", CHAT),
+    field("audio", OPENAI),
+    Field {
+        neutral: Neutral::Text,
+        ..field("modalities", ALL)
+    },
+    // Fields of other APIs, and of this one where its service runs tools.
+    instead("stop", MESSAGES, "use 'stop_sequences'"),
+    instead("max_completion_tokens", MESSAGES, "use 'max_tokens'"),
+    instead(
+        "thread",
+        MESSAGES,
+        "nothing is stored here, so send the whole conversation in 'messages'",
+    ),
+    instead(
+        "response_format",
+        MESSAGES,
+        "ask for the format in a message",
+    ),
+    instead("output_format", MESSAGES, "ask for the format in a message"),
+    instead(
+        "reasoning_effort",
+        MESSAGES,
+        "use 'thinking', and 'effort' of 'output_config'",
+    ),
+    field("logprobs", MESSAGES),
+    Field {
+        routes: MESSAGES,
+        ..neutral("n", 1.0)
+    },
+    field("mcp_servers", MESSAGES),
+    instead("previous_response_id", RESPONSES, STATELESS),
+    instead("conversation", RESPONSES, STATELESS),
+    instead("background", RESPONSES, "stream the answer instead"),
+    instead("prompt", RESPONSES, "send its text as 'input'"),
+    field("context_management", RESPONSES),
+    instead(
+        "messages",
+        RESPONSES,
+        "use 'input', or /v1/chat/completions",
+    ),
+    instead("max_tokens", RESPONSES, "use 'max_output_tokens'"),
+    instead(
+        "max_completion_tokens",
+        RESPONSES,
+        "use 'max_output_tokens'",
+    ),
+    instead(
+        "stop_sequences",
+        RESPONSES,
+        "use 'stop' with /v1/chat/completions",
+    ),
+    instead(
+        "include_stop_str_in_output",
+        RESPONSES,
+        "use it with /v1/chat/completions",
+    ),
+    instead(
+        "continue_final_message",
+        RESPONSES,
+        "use it with /v1/chat/completions",
+    ),
+    field("moderation", RESPONSES),
+    instead(
+        "response_format",
+        RESPONSES,
+        "ask for the format in a message",
+    ),
+    instead("reasoning_effort", RESPONSES, "use 'effort' of 'reasoning'"),
+    instead("stop", RESPONSES, "use it with /v1/chat/completions"),
+    instead("logprobs", RESPONSES, "use it with /v1/chat/completions"),
+    Field {
+        routes: RESPONSES,
+        remedy: "use it with /v1/chat/completions",
+        ..neutral("top_logprobs", 0.0)
+    },
+    Field {
+        routes: RESPONSES,
+        ..neutral("n", 1.0)
+    },
+];

@@ -1,0 +1,165 @@
+//! Constraints of requests, on a lead.
+
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::{
+        Arc, OnceLock,
+        mpsc::{self, Receiver},
+    },
+    thread,
+    time::Duration,
+};
+
+use lockstep_constraint::{Compiler, ConstraintError, Matcher, Vocabulary};
+use lockstep_sampling::{SamplingError, TokenConstraint};
+use lockstep_text::Tokenizer;
+use lockstep_types::{ModelConfig, constraint::Constraint, step::SlotOpen};
+
+/// Longest time that a step waits for a constraint. The front has refused constraints that take
+/// long to compile, so only a machine that stands still takes it.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// Compiles the constraints of a lead's requests, on threads beside the steps.
+#[derive(Debug)]
+pub struct Constraints {
+    source: Arc<Source>,
+}
+
+/// The model's vocabulary, read when it is first needed.
+struct Source {
+    folder: PathBuf,
+    width: usize,
+    end_tokens: Vec<u32>,
+    compiler: OnceLock<Result<Compiler, ConstraintError>>,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source")
+            .field("folder", &self.folder)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Source {
+    fn compiler(&self) -> Result<&Compiler, ConstraintError> {
+        let compiler = self.compiler.get_or_init(|| {
+            let tokenizer = Tokenizer::load(&self.folder)
+                .map_err(|error| ConstraintError::Vocabulary(error.to_string()))?;
+            let vocabulary = Vocabulary::new(&tokenizer, self.width, &self.end_tokens)?;
+            Ok(Compiler::new(Arc::new(vocabulary)))
+        });
+        compiler.as_ref().map_err(Clone::clone)
+    }
+
+    /// Makes the state of an output that has these tokens already.
+    fn matcher(&self, constraint: &Constraint, output: &[u32]) -> Result<Matcher, String> {
+        let compiler = self.compiler().map_err(|error| error.to_string())?;
+        let matcher = compiler.matcher(constraint);
+        let mut matcher = matcher.map_err(|error| error.to_string())?;
+        for token in output {
+            let taken = matcher.take(*token);
+            taken.map_err(|_| format!("token {token} of its own output breaks it"))?;
+        }
+        Ok(matcher)
+    }
+}
+
+impl Constraints {
+    /// Makes the compiler for a model.
+    pub fn new(model: &ModelConfig) -> Self {
+        Self {
+            source: Arc::new(Source {
+                folder: model.path.clone(),
+                width: model.vocab_size,
+                end_tokens: model.eos_token_ids.clone(),
+                compiler: OnceLock::new(),
+            }),
+        }
+    }
+
+    /// Begins to read the vocabulary.
+    pub fn read_vocabulary(&self) {
+        let source = self.source.clone();
+        let read = move || {
+            if let Err(error) = source.compiler() {
+                tracing::info!(%error, "outputs are not constrained");
+            }
+        };
+        // Without a thread, the first request reads it.
+        let _ = thread::Builder::new()
+            .name("vocabulary".to_owned())
+            .spawn(read);
+    }
+
+    /// Begins the state of a request that is given a slot; `None` if its output is free.
+    pub fn open(&self, open: &SlotOpen) -> Option<SlotConstraint> {
+        let constraint = open.generation.constraint.clone()?;
+        let output = open.token_ids[open.prompt_len as usize..].to_vec();
+        let (source, (made, matcher)) = (self.source.clone(), mpsc::channel());
+        let make = move || {
+            let _ = made.send(source.matcher(&constraint, &output));
+        };
+        let thread = thread::Builder::new().name("constraint".to_owned());
+        Some(match thread.spawn(make) {
+            Ok(_) => SlotConstraint::Coming(matcher),
+            Err(error) => SlotConstraint::Failed(error.to_string()),
+        })
+    }
+}
+
+/// State of one constrained output.
+#[derive(Debug)]
+pub enum SlotConstraint {
+    /// It is being compiled, while the prompt is computed.
+    Coming(Receiver<Result<Matcher, String>>),
+    /// It takes tokens.
+    Ready(Box<Matcher>),
+    /// There is none, for this reason.
+    Failed(String),
+}
+
+impl SlotConstraint {
+    /// Returns the state as the verifier sees it.
+    pub fn as_constraint(&mut self) -> &mut dyn TokenConstraint {
+        self
+    }
+
+    /// Returns why the constraint can't be followed, if that is so.
+    pub fn failure(&self) -> Option<&str> {
+        match self {
+            Self::Coming(_) => None,
+            Self::Ready(matcher) => matcher.failure(),
+            Self::Failed(why) => Some(why),
+        }
+    }
+
+    fn matcher(&mut self) -> Result<&mut Matcher, SamplingError> {
+        if let Self::Coming(coming) = self {
+            *self = match coming.recv_timeout(LONGEST_WAIT) {
+                Ok(Ok(matcher)) => Self::Ready(Box::new(matcher)),
+                Ok(Err(why)) => Self::Failed(why),
+                Err(_) => Self::Failed("compiling it takes too long".to_owned()),
+            };
+        }
+        match self {
+            Self::Ready(matcher) => Ok(matcher),
+            Self::Coming(_) | Self::Failed(_) => Err(SamplingError::Constraint),
+        }
+    }
+}
+
+impl TokenConstraint for SlotConstraint {
+    fn allowed(&mut self) -> Result<&[u32], SamplingError> {
+        self.matcher()?.allowed()
+    }
+
+    fn take(&mut self, token: u32) -> Result<(), SamplingError> {
+        self.matcher()?.take(token)
+    }
+
+    fn give_back(&mut self, tokens: usize) -> Result<(), SamplingError> {
+        self.matcher()?.give_back(tokens)
+    }
+}
