@@ -84,6 +84,8 @@ for fronts in 1 2; do
         {
             run openai openai_client.py "$python" "$here/openai_client.py" \
                 --base-url "$url/v1" $shown ${shown:+--key-url "$url/v1"}
+            run anthropic anthropic_client.py "$python" "$here/anthropic_client.py" \
+                --base-url "$url" $shown ${shown:+--key-url "$url"}
             run langchain_openai langchain_client.py "$python" "$here/langchain_client.py" \
                 --base-url "$url/v1" $shown
             run grpc_tools sglang_grpc.py "$python" "$here/sglang_grpc.py" \

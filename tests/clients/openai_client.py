@@ -237,6 +237,80 @@ def completion_echo_logprobs(client):
 
 
 @check
+def response(client):
+    answer = client.responses.create(model=MODEL, input=QUESTION, temperature=0)
+    assert answer.output_text == COUNTED, answer
+    assert (answer.status, answer.model, answer.error) == ("completed", MODEL, None)
+    assert answer.usage.output_tokens == 32
+    assert answer.usage.input_tokens_details.cached_tokens >= 0
+    assert answer.usage.total_tokens == answer.usage.input_tokens + 32
+    text = client.responses.create(
+        model=MODEL, input="Count from 3 to 12.", temperature=0, max_output_tokens=5,
+        metadata={"a": "b"},
+    )
+    assert (text.status, text.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert text.metadata == {"a": "b"} and text.max_output_tokens == 5
+
+
+@check
+def response_conversation(client):
+    conversation = list(QUESTION)
+    first = client.responses.create(model=MODEL, input=conversation, temperature=0)
+    conversation += first.output
+    conversation += QUESTION
+    second = client.responses.create(
+        model=MODEL, input=conversation, temperature=0, instructions="Be brief.",
+        include=["reasoning.encrypted_content"], store=False,
+    )
+    assert second.usage.input_tokens > first.usage.input_tokens
+    assert second.instructions == "Be brief."
+
+
+@check
+def response_stream(client):
+    events = list(client.responses.create(
+        model=MODEL, input=QUESTION, temperature=0, stream=True
+    ))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type for event in events if event.type != "response.output_text.delta"]
+    assert kinds == [
+        "response.created", "response.in_progress", "response.output_item.added",
+        "response.content_part.added", "response.output_text.done", "response.content_part.done",
+        "response.output_item.done", "response.completed",
+    ], kinds
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == COUNTED
+    assert events[-1].response.output_text == COUNTED
+    assert {events[0].response.id, events[-1].response.id} == {events[0].response.id}
+
+
+@check
+def response_stream_helper(client):
+    with client.responses.stream(model=MODEL, input=QUESTION, temperature=0) as stream:
+        texts = [event.delta for event in stream if event.type == "response.output_text.delta"]
+        final = stream.get_final_response()
+    assert "".join(texts) == COUNTED and final.output_text == COUNTED
+
+
+@check
+def response_errors(client):
+    create = client.responses.create
+    for arguments, param in (
+        ({"input": []}, "input"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"temperature": 9}, "temperature"),
+    ):
+        fails(
+            openai.BadRequestError, lambda: create(**{"model": MODEL, "input": "a", **arguments}),
+            param=param, type="invalid_request_error",
+        )
+    fails(openai.NotFoundError, lambda: client.responses.retrieve("resp_1"))
+
+
+@check
 def many_at_once(client):
     from concurrent.futures import ThreadPoolExecutor
 

@@ -24,6 +24,31 @@ fn good(random: &mut StdRng) -> (&'static str, &'static str, Value) {
     let many =
         json!({"input_ids": [[17, 18], [19]], "sampling_params": [{"max_new_tokens": 2}, {}]});
     let messages = json!({"messages": [{"role": "user", "content": "Hello."}]});
+    let response = json!({
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "Hello."}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "a"}]},
+            {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "b"},
+        ],
+        "max_output_tokens": 4, "instructions": "a", "reasoning": {"effort": "low"},
+        "tools": [{"type": "function", "name": "f", "parameters": {}}], "tool_choice": "none",
+    });
+    let message = json!({
+        "max_tokens": 4, "system": [{"type": "text", "text": "a"}], "stop_sequences": ["x"],
+        "messages": [
+            {"role": "user", "content": "Hello."},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "a", "signature": "b"},
+                {"type": "tool_use", "id": "a", "name": "f", "input": {"c": 1}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "a", "content": "b", "is_error": true},
+            ]},
+        ],
+        "tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "none"},
+        "thinking": {"type": "adaptive"},
+    });
     let all = [
         ("POST", "/v1/chat/completions", chat("Hello.", &few)),
         ("POST", "/v1/chat/completions", chat("Hello.", &streamed)),
@@ -41,8 +66,10 @@ fn good(random: &mut StdRng) -> (&'static str, &'static str, Value) {
         (
             "POST",
             "/v1/responses",
-            json!({"input": "Hello.", "max_output_tokens": 4}),
+            json!({"input": "Hello.", "max_output_tokens": 4, "stream": true}),
         ),
+        ("POST", "/v1/responses", response),
+        ("POST", "/v1/messages", message),
         ("GET", "/v1/loads?include=core", Value::Null),
         ("GET", "/v1/models", Value::Null),
     ];

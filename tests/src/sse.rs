@@ -1,4 +1,4 @@
-//! Server-sent events, read as OpenAI's clients do.
+//! Server-sent events, read as clients do.
 
 use bytes::BytesMut;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 /// One event of a stream, or its end.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// `data: {…}`.
+    /// `data: {…}`, in some APIs after `event: NAME`. Then the data repeats the name as `type`.
     Json(Value),
     /// `data: [DONE]`.
     Done,
@@ -80,6 +80,21 @@ impl Events {
         chunks
     }
 
+    /// Returns all events of an API whose streams end without `[DONE]`.
+    ///
+    /// # Panics
+    /// Panics if the stream breaks.
+    pub async fn to_end(mut self) -> Vec<Value> {
+        let mut events = Vec::new();
+        loop {
+            match self.next().await {
+                Event::Json(event) => events.push(event),
+                Event::End => return events,
+                other => panic!("{other:?} after {events:?}"),
+            }
+        }
+    }
+
     /// Reads the rest of a stream whose request was aborted.
     ///
     /// # Panics
@@ -100,13 +115,20 @@ impl Events {
 
 fn parse(event: &[u8]) -> Event {
     let text = std::str::from_utf8(event).expect("events are UTF-8");
+    let named = text.strip_prefix("event: ");
+    let (name, text) = match named.and_then(|named| named.split_once('\n')) {
+        Some((name, text)) => (Some(name), text),
+        None => (None, text),
+    };
     let data = text
         .strip_prefix("data: ")
         .unwrap_or_else(|| panic!("no event: {text:?}"));
     if data == "[DONE]" {
         return Event::Done;
     }
-    Event::Json(serde_json::from_str(data).unwrap_or_else(|_| panic!("no JSON: {data:?}")))
+    let value: Value = serde_json::from_str(data).unwrap_or_else(|_| panic!("no JSON: {data:?}"));
+    assert_eq!(value["type"].as_str().filter(|_| name.is_some()), name);
+    Event::Json(value)
 }
 
 /// Returns the text of a choice, joined from chat or completion chunks.

@@ -3,6 +3,7 @@
 
 mod adaptive;
 mod agreement;
+mod apis;
 mod bad_input;
 mod browsers;
 mod chat;

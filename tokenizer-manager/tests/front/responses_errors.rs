@@ -13,18 +13,25 @@ use super::{
 
 const RESPONSES: &str = "/v1/responses";
 
-#[tokio::test]
-async fn bad_fields_are_refused_by_name() {
+/// Sends requests with these fields, which must be refused for the field beside them.
+async fn refused(rows: &[(Value, &str)]) {
     let tools = start_tools("auto").await;
+    for (fields, param) in rows {
+        let (status, text) = tools.front.post(RESPONSES, &response(fields)).await;
+        let error: Value = serde_json::from_str(&text).expect("json");
+        assert_eq!(
+            (status, &error["error"]["param"]),
+            (400, &json!(param)),
+            "{fields} {text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn bad_items_are_refused_by_place() {
     let input = |item: Value| json!({"input": [item]});
     let user = |part: Value| json!({"input": [{"role": "user", "content": [part]}]});
-    let tool = |tool: Value| json!({"tools": [tool]});
-    let function = |fields: Value| {
-        let tool = super::client::with(json!({"type": "function", "name": "a"}), &fields);
-        json!({"tools": [tool]})
-    };
-    let choice = |choice: Value| json!({"tools": [{"type": "function", "name": "a"}], "tool_choice": choice});
-    for (fields, param) in [
+    refused(&[
         (json!({"input": null}), "input"),
         (json!({"input": 5}), "input"),
         (json!({"input": []}), "input"),
@@ -68,6 +75,13 @@ async fn bad_fields_are_refused_by_name() {
             input(json!({"type": "function_call_output", "call_id": "a"})),
             "input[0].output",
         ),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn bad_fields_are_refused_by_name() {
+    refused(&[
         (
             json!({"previous_response_id": "resp_1"}),
             "previous_response_id",
@@ -104,6 +118,19 @@ async fn bad_fields_are_refused_by_name() {
             "reasoning.effort",
         ),
         (json!({"reasoning": {"effort": 5}}), "reasoning.effort"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn bad_tools_are_refused_by_name() {
+    let tool = |tool: Value| json!({"tools": [tool]});
+    let function = |fields: Value| {
+        let tool = super::client::with(json!({"type": "function", "name": "a"}), &fields);
+        json!({"tools": [tool]})
+    };
+    let choice = |choice: Value| json!({"tools": [{"type": "function", "name": "a"}], "tool_choice": choice});
+    refused(&[
         (tool(json!(5)), "tools[0]"),
         (tool(json!({"name": "a"})), "tools[0].type"),
         (tool(json!({"type": "web_search"})), "tools[0].type"),
@@ -138,18 +165,11 @@ async fn bad_fields_are_refused_by_name() {
             json!({"tools": [{"type": "function", "name": "a"}], "parallel_tool_calls": false}),
             "parallel_tool_calls",
         ),
-    ] {
-        let (status, text) = tools.front.post(RESPONSES, &response(&fields)).await;
-        let error: Value = serde_json::from_str(&text).expect("json");
-        assert_eq!(
-            (status, &error["error"]["param"]),
-            (400, &json!(param)),
-            "{fields} {text}"
-        );
-    }
+    ])
+    .await;
 }
 
-/// What an answer repeats is bounded.
+/// Settings that an answer repeats are bounded.
 #[tokio::test]
 async fn long_settings_are_refused_by_name() {
     let tools = start_tools("auto").await;

@@ -396,6 +396,28 @@ fn others() -> Vec<(&'static str, Value, Expected)> {
             json!({"text": "a", "image_data": "x"}),
             unsupported("image_data"),
         ),
+        ("/v1/responses", json!({}), coded("input", MISSING)),
+        (
+            "/v1/responses",
+            json!({"input": []}),
+            coded("input", "empty_array"),
+        ),
+        ("/v1/responses", json!({"input": 5}), invalid("input")),
+        (
+            "/v1/responses",
+            json!({"input": [{"type": "item_reference"}]}),
+            unsupported("input[0]"),
+        ),
+        (
+            "/v1/responses",
+            json!({"input": "a", "previous_response_id": "resp_1"}),
+            unsupported("previous_response_id"),
+        ),
+        (
+            "/v1/responses",
+            json!({"input": "a", "max_output_tokens": 4000}),
+            coded("input", TOO_LONG),
+        ),
         ("/tokenize", json!({}), invalid("prompt")),
         (
             "/detokenize",

@@ -1,7 +1,9 @@
 //! `POST /v1/responses`, without a store: each request has its whole conversation.
 
 mod convert;
+mod events;
 mod input;
+mod item;
 mod items;
 mod object;
 mod stream;
@@ -11,7 +13,9 @@ mod types;
 use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
-use items::{Items, Nowhere, Status};
+use events::Nowhere;
+use item::Status;
+use items::Items;
 use lockstep_ports::RequestMemory;
 use object::{Answer, Outcome};
 

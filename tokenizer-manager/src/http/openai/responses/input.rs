@@ -46,17 +46,17 @@ struct Turns {
 
 impl Turns {
     fn item(&mut self, item: Value, place: &str) -> ApiResult<()> {
-        let Value::Object(item) = item else {
+        let Value::Object(mut item) = item else {
             return Err(invalid(place, "an item must be an object"));
         };
-        match item.get("type") {
-            None | Some(Value::Null) => self.of_role(&item, place),
+        match item.remove("type") {
+            None | Some(Value::Null) => self.of_role(item, place),
             Some(Value::String(kind)) => match kind.as_str() {
-                "message" => self.of_role(&item, place),
-                "reasoning" => self.reasoning(&item, place),
-                "function_call" => self.call(&item, place),
-                "function_call_output" => self.result(&item, place),
-                _ => Err(unsupported(place, "items", kind)),
+                "message" => self.of_role(item, place),
+                "reasoning" => self.reasoning(item, place),
+                "function_call" => self.call(item, place),
+                "function_call_output" => self.result(item, place),
+                _ => Err(unsupported(place, "items", &kind)),
             },
             Some(_) => {
                 let place = format!("{place}.type");
@@ -65,8 +65,8 @@ impl Turns {
         }
     }
 
-    fn of_role(&mut self, item: &Map<String, Value>, place: &str) -> ApiResult<()> {
-        let content = content(texts(item.get("content"), &format!("{place}.content"))?);
+    fn of_role(&mut self, mut item: Map<String, Value>, place: &str) -> ApiResult<()> {
+        let content = content(texts(item.remove("content"), &format!("{place}.content"))?);
         match item.get("role").and_then(Value::as_str) {
             Some("assistant") => {
                 // Text may come behind calls of the same turn.
@@ -86,14 +86,14 @@ impl Turns {
     }
 
     /// Adds reasoning of an earlier turn, or else what is left of it: its summary.
-    fn reasoning(&mut self, item: &Map<String, Value>, place: &str) -> ApiResult<()> {
+    fn reasoning(&mut self, mut item: Map<String, Value>, place: &str) -> ApiResult<()> {
         if self.answer.is_some() || !self.calls.is_empty() {
             self.close();
         }
         for field in ["content", "summary"] {
-            let given = item.get(field).filter(|given| !given.is_null());
-            if let Some(given) = given {
-                let found = texts(Some(given), &format!("{place}.{field}"))?;
+            let given = item.remove(field).filter(|given| !given.is_null());
+            if given.is_some() {
+                let found = texts(given, &format!("{place}.{field}"))?;
                 if !found.is_empty() {
                     self.thoughts.extend(found);
                     break;
@@ -103,18 +103,18 @@ impl Turns {
         Ok(())
     }
 
-    fn call(&mut self, item: &Map<String, Value>, place: &str) -> ApiResult<()> {
+    fn call(&mut self, mut item: Map<String, Value>, place: &str) -> ApiResult<()> {
         let [id, name, arguments] =
-            ["call_id", "name", "arguments"].map(|field| text(item, field, place));
+            ["call_id", "name", "arguments"].map(|field| text(&mut item, field, place));
         self.calls.push(json!({
             "id": id?, "type": "function", "function": {"name": name?, "arguments": arguments?}
         }));
         Ok(())
     }
 
-    fn result(&mut self, item: &Map<String, Value>, place: &str) -> ApiResult<()> {
-        let id = text(item, "call_id", place)?;
-        let output = texts(item.get("output"), &format!("{place}.output"))?;
+    fn result(&mut self, mut item: Map<String, Value>, place: &str) -> ApiResult<()> {
+        let id = text(&mut item, "call_id", place)?;
+        let output = texts(item.remove("output"), &format!("{place}.output"))?;
         self.close();
         let message = json!({"role": "tool", "tool_call_id": id, "content": content(output)});
         self.messages.push(message);
@@ -148,11 +148,11 @@ impl Turns {
 }
 
 /// Returns the texts of content, which is a text or parts.
-fn texts(content: Option<&Value>, place: &str) -> ApiResult<Vec<String>> {
+fn texts(content: Option<Value>, place: &str) -> ApiResult<Vec<String>> {
     match content {
-        Some(Value::String(text)) => Ok(vec![text.clone()]),
+        Some(Value::String(text)) => Ok(vec![text]),
         Some(Value::Array(parts)) => {
-            let parts = parts.iter().enumerate();
+            let parts = parts.into_iter().enumerate();
             parts
                 .map(|(at, part)| part_text(part, &format!("{place}[{at}]")))
                 .collect()
@@ -161,23 +161,25 @@ fn texts(content: Option<&Value>, place: &str) -> ApiResult<Vec<String>> {
     }
 }
 
-fn part_text(part: &Value, place: &str) -> ApiResult<String> {
-    let Value::Object(part) = part else {
+fn part_text(part: Value, place: &str) -> ApiResult<String> {
+    let Value::Object(mut part) = part else {
         return Err(invalid(place, "a part must be an object"));
     };
-    match part.get("type").and_then(Value::as_str) {
-        Some("input_text" | "output_text" | "text" | "reasoning_text" | "summary_text") => {
-            text(part, "text", place)
+    let Some(Value::String(kind)) = part.remove("type") else {
+        return Err(invalid(place, "a part must have a 'type'"));
+    };
+    match kind.as_str() {
+        "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text" => {
+            text(&mut part, "text", place)
         }
-        Some("refusal") => text(part, "refusal", place),
-        Some(kind) => Err(unsupported(place, "parts", kind)),
-        None => Err(invalid(place, "a part must have a 'type'")),
+        "refusal" => text(&mut part, "refusal", place),
+        kind => Err(unsupported(place, "parts", kind)),
     }
 }
 
-fn text(fields: &Map<String, Value>, field: &str, place: &str) -> ApiResult<String> {
-    match fields.get(field) {
-        Some(Value::String(text)) => Ok(text.clone()),
+fn text(fields: &mut Map<String, Value>, field: &str, place: &str) -> ApiResult<String> {
+    match fields.remove(field) {
+        Some(Value::String(text)) => Ok(text),
         _ => Err(invalid(&format!("{place}.{field}"), "it must be a string")),
     }
 }

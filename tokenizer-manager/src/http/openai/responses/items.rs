@@ -1,65 +1,18 @@
-//! Items of an answer's output: reasoning, messages and calls. A whole answer and a stream are
+//! Growth of an answer's output: reasoning, messages and calls. A whole answer and a stream are
 //! made by the same steps; a stream tells each of them.
 
 use lockstep_text::CallIds;
-use serde::Serialize;
 
-use super::object::{Outcome, Response};
+use super::{
+    events::{Data, Emit, Place},
+    item::{Item, Part, Status},
+    object::Outcome,
+};
 use crate::{
     app::App,
-    error::ApiError,
     generation::{CallDelta, Event},
     http::tools::{call_id, call_ids},
 };
-
-/// An item of the output.
-#[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Item {
-    Reasoning {
-        id: String,
-        /// No summaries are made: all of the reasoning is in the content.
-        summary: [(); 0],
-        content: Vec<Part>,
-        status: Status,
-    },
-    Message {
-        id: String,
-        status: Status,
-        role: &'static str,
-        content: Vec<Part>,
-    },
-    FunctionCall {
-        id: String,
-        call_id: String,
-        name: String,
-        arguments: String,
-        status: Status,
-    },
-}
-
-/// A part of an item's content.
-#[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Part {
-    ReasoningText {
-        text: String,
-    },
-    OutputText {
-        text: String,
-        annotations: [(); 0],
-        logprobs: [(); 0],
-    },
-}
-
-/// State of an item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Status {
-    InProgress,
-    Completed,
-    Incomplete,
-}
 
 impl Status {
     /// Returns the state of the last item of an answer that ended.
@@ -69,88 +22,6 @@ impl Status {
             Outcome::InProgress | Outcome::Incomplete | Outcome::Failed(_) => Self::Incomplete,
         }
     }
-}
-
-/// Data of an event, without its name and number.
-#[derive(Serialize)]
-#[serde(untagged)]
-pub(super) enum Data<'a> {
-    Response {
-        response: Response<'a>,
-    },
-    Item {
-        output_index: usize,
-        item: &'a Item,
-    },
-    Part {
-        #[serde(flatten)]
-        place: Place<'a>,
-        content_index: usize,
-        part: &'a Part,
-    },
-    TextDelta {
-        #[serde(flatten)]
-        place: Place<'a>,
-        content_index: usize,
-        delta: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        logprobs: Option<[(); 0]>,
-    },
-    TextDone {
-        #[serde(flatten)]
-        place: Place<'a>,
-        content_index: usize,
-        text: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        logprobs: Option<[(); 0]>,
-    },
-    ArgumentsDelta {
-        #[serde(flatten)]
-        place: Place<'a>,
-        delta: &'a str,
-    },
-    ArgumentsDone {
-        #[serde(flatten)]
-        place: Place<'a>,
-        name: &'a str,
-        arguments: &'a str,
-    },
-    Error {
-        code: &'a str,
-        message: &'a str,
-        param: Option<&'a str>,
-    },
-}
-
-impl<'a> Data<'a> {
-    /// Returns the data of an error.
-    pub(super) fn error(error: &'a ApiError) -> Self {
-        Self::Error {
-            code: error.code(),
-            message: &error.message,
-            param: error.param.as_deref(),
-        }
-    }
-}
-
-/// Place of an event in the output.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Place<'a> {
-    item_id: &'a str,
-    output_index: usize,
-}
-
-/// Receiver of events.
-pub(super) trait Emit {
-    /// Takes an event.
-    fn emit(&mut self, name: &'static str, data: Data<'_>);
-}
-
-/// Receiver for a whole answer, which has no events.
-pub(super) struct Nowhere;
-
-impl Emit for Nowhere {
-    fn emit(&mut self, _: &'static str, _: Data<'_>) {}
 }
 
 /// The items so far. The last one may be open.

@@ -7,7 +7,7 @@ use lockstep_types::request::FinishReason;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::items::Item;
+use super::item::Item;
 use crate::{
     app::{App, now},
     error::{ApiError, ApiResult},

@@ -12,7 +12,9 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::{
-    items::{Data, Emit, Items, Nowhere, Status},
+    events::{Data, Emit, Nowhere},
+    item::Status,
+    items::Items,
     object::{Answer, Outcome},
 };
 use crate::{
