@@ -1,10 +1,12 @@
 """A folder with all that a bare machine with a GPU needs to be measured."""
 
 import argparse
+import gzip
 import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 
 # What the machine that lends a GPU takes.
 MOST_MIB = 64
@@ -21,11 +23,24 @@ def strip(path: pathlib.Path) -> None:
 
 
 def carry(program: str, to: pathlib.Path) -> None:
-    """Copy a program without its symbols."""
+    """Copy a program without its symbols, compressed: `unpacked` undoes that."""
     to.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(program, to)
+    with tempfile.TemporaryDirectory() as folder:
+        bare = pathlib.Path(folder) / "program"
+        shutil.copyfile(program, bare)
+        strip(bare)
+        with bare.open("rb") as read, gzip.open(f"{to}.gz", "wb", compresslevel=6) as write:
+            shutil.copyfileobj(read, write)
+
+
+def unpacked(packed: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """The program that `carry` packed, in a folder where it can run."""
+    to = folder / packed.relative_to(packed.anchor).with_suffix("")
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(packed, "rb") as read, to.open("wb") as write:
+        shutil.copyfileobj(read, write)
     to.chmod(0o755)
-    strip(to)
+    return to
 
 
 def built(repository: pathlib.Path) -> str:
@@ -54,6 +69,7 @@ def collect(a: argparse.Namespace, here: pathlib.Path) -> int:
     total = sum(sizes.values()) / 2**20
     print(f"{total:8.1f} MiB  in all, of {MOST_MIB}")
     if total > MOST_MIB:
-        print("This is too large to be carried: leave --tests or --baseline out.", file=sys.stderr)
+        remedy = "leave --tests or --baseline out, and give programs that are built with --release"
+        print(f"This is too large to be carried: {remedy}.", file=sys.stderr)
         return 1
     return 0

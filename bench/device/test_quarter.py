@@ -131,6 +131,19 @@ class Rehearsal(unittest.TestCase):
             self.assertIn(title, text)
         self.assertRegex(text, r"tiny +rms_norm +80 x 64 +baseline")
 
+    def test_a_folder_that_was_collected_runs_by_itself(self):
+        with tempfile.TemporaryDirectory() as folder:
+            bundle, out = pathlib.Path(folder) / "bundle", pathlib.Path(folder) / "out"
+            build = [sys.executable, HERE / "quarter", "build", "--out", bundle, "--program", PROGRAM]
+            done = subprocess.run(list(map(str, build)), capture_output=True, text=True, timeout=300)
+            self.assertIn("MiB  in all, of 64", done.stdout)
+            run = [sys.executable, bundle / "quarter", "run", "--rehearse", "--only", "latency", "--out", out]
+            environment = os.environ | {"LD_LIBRARY_PATH": str(FAKES[-1].parent)}
+            done = subprocess.run(list(map(str, run)), env=environment, capture_output=True, text=True, timeout=300, cwd="/")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            lines = child.objects((out / "figures.jsonl").read_text())
+        self.assertTrue([line for line in lines if line.get("kernel") == "empty, behind another"])
+
     def test_a_part_that_hangs_and_one_that_fails_do_not_end_the_others(self):
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder)

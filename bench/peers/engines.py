@@ -70,7 +70,7 @@ def lockstep(places: Places, kind: str, group: Group) -> tuple[Ended, list[Sampl
     sizes = ["--prefill" if group.phase == "prefill" else "--batch", group.joined()]
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder) / "report.json"
-        command = [places.lockstep, "bench", "offline", "--model-path", places.model / "hf"]
+        command = [places.lockstep, "bench", "offline", "--device", "cpu", "--model-path", places.model / "hf"]
         command += ["--tp-size", 1, "--threads-per-rank", THREADS, *quantization, *places.lockstep_args]
         command += ["--only", group.phase, *sizes, "--context", CONTEXT, "--output-len", places.output_len]
         ended = children.run([*command, "--repeat", 1, "--output", output], places.timeout)

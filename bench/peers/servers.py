@@ -47,7 +47,7 @@ class Programs:
 def lockstep(programs: Programs, kind: str, streams: int, port: int) -> Server:
     """`lockstep serve`, one rank of two threads."""
     quantization = [] if kind == "bf16" else ["--quantization", kind]
-    command = [programs.lockstep, "serve", "--model-path", programs.model / "hf", "--port", port]
+    command = [programs.lockstep, "serve", "--device", "cpu", "--model-path", programs.model / "hf", "--port", port]
     command += ["--tp-size", 1, "--threads-per-rank", THREADS, "--context-length", SLOT]
     return Server([*command, "--max-running-requests", streams, *quantization, *programs.lockstep_args])
 

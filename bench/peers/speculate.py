@@ -73,7 +73,7 @@ def lockstep(a: argparse.Namespace, prompts: list[dict]) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         file, output = pathlib.Path(folder) / "prompts.json", pathlib.Path(folder) / "report.json"
         file.write_text(json.dumps({"prompts": prompts}))
-        command = [a.lockstep, "bench", "speculate", "--model-path", a.model / "hf", "--tp-size", 1]
+        command = [a.lockstep, "bench", "speculate", "--device", "cpu", "--model-path", a.model / "hf", "--tp-size", 1]
         command += ["--threads-per-rank", THREADS, "--algorithms", f"standalone={a.model / 'hf-draft'}"]
         command += ["--steps", ",".join(map(str, a.steps)), "--prompts", file, "--per-domain", a.per_domain]
         command += ["--max-tokens", a.max_tokens, "--repeat", 1, "--batch", 1, "--output", output]

@@ -36,7 +36,7 @@ impl<B: Device> Kernels<'_, B> {
     /// kernel, there is no line. Arrays that fit into a cache are measured in it and out of it.
     pub fn alone(
         &mut self,
-        of: Alone<'_>,
+        of: &Alone<'_>,
         mut call: impl FnMut(&mut B, usize),
     ) -> anyhow::Result<()> {
         // All kernels run once, so that the measured one finds what the others leave.
@@ -63,7 +63,7 @@ impl<B: Device> Kernels<'_, B> {
                 bytes: of.bytes,
                 operations: of.operations,
             };
-            self.keep(line)
+            self.keep(&line)
         };
         match fits {
             true => {
@@ -96,7 +96,7 @@ impl<B: Device> Kernels<'_, B> {
             bytes: bytes as f64,
             operations: 0.0,
         };
-        self.alone(of, |backend, number| {
+        self.alone(&of, |backend, number| {
             let (residual, delta, weight, out) = &mut arrays[number];
             backend.add_rms_norm(residual, delta, weight, EPS, out);
         })
@@ -122,7 +122,7 @@ impl<B: Device> Kernels<'_, B> {
             bytes: bytes as f64,
             operations: 0.0,
         };
-        self.alone(of, |backend, number| {
+        self.alone(&of, |backend, number| {
             let (gate_up, out) = &mut arrays[number];
             backend.silu_mul(gate_up, out);
         })
@@ -158,7 +158,7 @@ impl<B: Device> Kernels<'_, B> {
             bytes: bytes as f64,
             operations: 0.0,
         };
-        self.alone(of, |backend, _| {
+        self.alone(&of, |backend, _| {
             let op = Attend {
                 shape: &attention,
                 q_norm: None,
@@ -186,7 +186,7 @@ impl<B: Device> Kernels<'_, B> {
             bytes: (3 * 4 * rows * qkv.rows) as f64,
             operations: 0.0,
         };
-        self.alone(of, |backend, _| {
+        self.alone(&of, |backend, _| {
             backend.matmul(&x, Linear::unbiased(&matrix), &mut out);
         })
     }
@@ -211,7 +211,7 @@ impl<B: Device> Kernels<'_, B> {
             operations: 0.0,
         };
         let mut failed = None;
-        let done = self.alone(of, |backend, _| {
+        let done = self.alone(&of, |backend, _| {
             let w = RowParallel {
                 part: Linear::unbiased(&matrix),
                 axis: Axis::World,

@@ -59,7 +59,7 @@ impl<'a, B: Device> Kernels<'a, B> {
     }
 
     /// Keeps a measured kernel.
-    pub fn keep(&mut self, line: Line) -> anyhow::Result<()> {
+    pub fn keep(&mut self, line: &Line) -> anyhow::Result<()> {
         let cells = line.cells(self.ceilings);
         self.sink.write(self.part, object(&COLUMNS, &cells))?;
         self.figures.push(cells);
@@ -83,7 +83,7 @@ impl<'a, B: Device> Kernels<'a, B> {
                 let times = self.bench.times(turns, |backend, turn| {
                     backend.matmul(&x, Linear::unbiased(&matrices[turn]), &mut out);
                 })?;
-                self.keep(Line {
+                self.keep(&Line {
                     kernel: format!("product {}", of.name),
                     size: format!("{rows} x {} x {}", of.cols, of.rows),
                     times,
@@ -136,7 +136,7 @@ impl<'a, B: Device> Kernels<'a, B> {
         let times = self.bench.times(kv.layers, &mut run)?;
         let per_pair = 4 * attention.heads * attention.head_dim;
         let operations = (call.pairs() * per_pair) as f64;
-        self.keep(Line {
+        self.keep(&Line {
             kernel: format!("attention {what}"),
             size: size.to_owned(),
             times,
@@ -157,7 +157,7 @@ impl<'a, B: Device> Kernels<'a, B> {
                 bytes: bytes as f64,
                 operations,
             };
-            self.alone(of, &mut run)?;
+            self.alone(&of, &mut run)?;
         }
         Ok(())
     }
@@ -231,7 +231,7 @@ impl<'a, B: Device> Kernels<'a, B> {
             }
         }
         let how = if greedy { "greedy" } else { "top-k and top-p" };
-        self.keep(Line {
+        self.keep(&Line {
             kernel: format!("choose, {how}"),
             size: format!("{rows} x {vocab}"),
             times: Times::of(seconds),

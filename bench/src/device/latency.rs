@@ -22,7 +22,7 @@ impl<B: Device> Kernels<'_, B> {
             let times = self
                 .bench
                 .times(CHAIN, |backend, _| backend.launch_empty(blocks))?;
-            self.keep(Line {
+            self.keep(&Line {
                 kernel: "empty, behind another".to_owned(),
                 size: format!("{CHAIN} in a chain, blocks: {blocks}"),
                 times,
@@ -33,7 +33,7 @@ impl<B: Device> Kernels<'_, B> {
         let times = self
             .bench
             .times(READ, |backend, _| backend.read_memory(CACHED))?;
-        self.keep(Line {
+        self.keep(&Line {
             kernel: "reading the cache".to_owned(),
             size: format!("{} MiB, {READ} times", CACHED >> 20),
             times,

@@ -147,7 +147,7 @@ fn every_figure_has_its_line(lines: &str, report: &serde_json::Value) -> anyhow:
     let rows: Vec<_> = rows.into_iter().chain(tables).flatten().collect();
     assert_eq!(lines.len(), rows.len());
     for row in rows {
-        let row = row.as_object().map(Clone::clone).unwrap_or_default();
+        let row = row.as_object().cloned().unwrap_or_default();
         let holds = |line: &&serde_json::Value| row.iter().all(|(name, of)| line[name] == *of);
         assert!(lines.iter().any(|line| holds(&line)), "{row:?}");
     }
