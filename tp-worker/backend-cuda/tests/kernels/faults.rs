@@ -19,7 +19,7 @@ const WINDOWS: &str = "attention::windows_show_the_nearest_positions";
 const NORMS: &str = "rowwise::norms_are_those_of_plain_loops";
 
 /// Name of the fault, script by which `sed` plants it, and the test that has to fail.
-const FAULTS: [(&str, &str, &str); 43] = [
+const FAULTS: [(&str, &str, &str); 46] = [
     (
         "cells too early",
         "/cell_of(a, row, item, begin/,/copy_block/s/__syncthreads();//",
@@ -197,6 +197,21 @@ const FAULTS: [(&str, &str, &str); 43] = [
     (
         "weights that are not there yet",
         "s/__syncthreads(); *.. all weights are in their cells//",
+        CHOOSING,
+    ),
+    (
+        "a list that is not empty",
+        "s/__syncthreads(); *.. the list is empty//",
+        CHOOSING,
+    ),
+    (
+        "a listed token too early",
+        "s/__syncthreads(); *.. the token is there//",
+        CHOOSING,
+    ),
+    (
+        "a cell that is not listed",
+        "s/>> COARSE_SHIFT <= border.cell/>> COARSE_SHIFT < border.cell/",
         CHOOSING,
     ),
     ("a carry is forgotten", "s/low < before/false/", CHOOSING),
