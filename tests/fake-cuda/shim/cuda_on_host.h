@@ -25,6 +25,7 @@
 //   cp_async_commit_group()
 //   cp_async_wait_group<n>()
 //   cvt_rn_bf16(x)                     cvt.rn.bf16.f32, as its 16 bits
+//   cvt_rn_bf16x2(low, high)           cvt.rn.bf16x2.f32, two of them
 //   DYNAMIC_SHARED(type, name)         extern __shared__
 //
 // Blind to speed, to registers, to the bits of tensor cores and of fused

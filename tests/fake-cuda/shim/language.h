@@ -106,3 +106,4 @@ inline unsigned short cvt_rn_bf16(float x) {
     if (x != x) return 0x7fff;
     return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
+inline unsigned cvt_rn_bf16x2(float low, float high) { return cvt_rn_bf16(low) | unsigned(cvt_rn_bf16(high)) << 16; }

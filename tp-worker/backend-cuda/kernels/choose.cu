@@ -108,6 +108,11 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS) choose_weigh(Choose a
         }
 }
 
+// The tokens among which all borders of a row lie, if they are so few that a list in shared
+// memory holds them: whatever looks for a border then reads no other weights.
+constexpr unsigned LISTED = 1024;
+struct Likely { float weight; unsigned id; };
+
 // Where some border lies among the weights, the largest first.
 struct Border {
     u64 mass;           // of larger weights
@@ -119,6 +124,9 @@ struct Shared {
     Cells<FINE> fine;
     Border border;
     u64 sums[WARPS];
+    Likely list[LISTED];
+    unsigned listed;    // how many there are
+    unsigned token;
 };
 
 // The first cell with which the count, or the mass, exceeds `place`; `border` is
@@ -148,9 +156,43 @@ __device__ inline void find_cell(Shared& s, const Cells<N>& cells, bool by_mass,
     border = s.border;
 }
 
+// take(weight) of all tokens, or of those that are listed.
+template <class Take>
+__device__ inline void each_weight(const Shared& s, const Choose& a, const float* weights, bool listed, Take take) {
+    if (!listed) {
+        each<THREADS>(weights, 0, a.vocab, [&](unsigned, float weight) { take(weight); });
+        return;
+    }
+    for (unsigned i = threadIdx.x; i < s.listed; i += THREADS) take(s.list[i].weight);
+}
+// Lists the tokens down to and including a coarse cell. Whether there is room.
+__device__ inline bool list_down_to(Shared& s, const Choose& a, const float* weights, const Border& border) {
+    if (border.count + s.coarse.counts[border.cell] > LISTED) return false;
+    if (threadIdx.x == 0) s.listed = 0;
+    __syncthreads();        // the list is empty
+    each<THREADS>(weights, 0, a.vocab, [&](unsigned id, float weight) {
+        if (weight > 0.0f && (ONE - __float_as_uint(weight)) >> COARSE_SHIFT <= border.cell)
+            s.list[atomicAdd(&s.listed, 1u)] = {weight, id};
+    });
+    __syncthreads();        // the list is full
+    return true;
+}
+// The listed token that comes `nth`, by id, among those of a weight.
+__device__ inline unsigned search_list(Shared& s, unsigned bits, u64 nth) {
+    for (unsigned i = threadIdx.x; i < s.listed; i += THREADS) {
+        if (__float_as_uint(s.list[i].weight) != bits) continue;
+        unsigned before = 0;
+        for (unsigned other = 0; other < s.listed; other++)
+            before += __float_as_uint(s.list[other].weight) == bits && s.list[other].id < s.list[i].id;
+        if (before == nth) s.token = s.list[i].id;
+    }
+    __syncthreads();        // the token is there
+    return s.token;
+}
+
 // The weight with which the count, or the mass, exceeds `place`: less than that of
 // all candidates.
-__device__ inline Border find(Shared& s, const Choose& a, const float* weights, bool by_mass, u64 place) {
+__device__ inline Border find(Shared& s, const Choose& a, const float* weights, bool listed, bool by_mass, u64 place) {
     Border border = {0, 0, 0};
     find_cell(s, s.coarse, by_mass, place, border);
     unsigned below = border.cell;
@@ -158,7 +200,7 @@ __device__ inline Border find(Shared& s, const Choose& a, const float* weights, 
     for (unsigned shift = COARSE_SHIFT; shift > 0; shift -= FINE_SHIFT) {
         s.fine.clear();
         __syncthreads();    // fine cells are empty
-        each<THREADS>(weights, 0, a.vocab, [&](unsigned, float weight) {
+        each_weight(s, a, weights, listed, [&](float weight) {
             const unsigned distance = ONE - __float_as_uint(weight);
             if (weight > 0.0f && distance >> shift == below)
                 s.fine.add(distance >> (shift - FINE_SHIFT) & (FINE - 1), mass_of(weight, a.units));
@@ -196,9 +238,9 @@ __device__ inline unsigned search(Shared& s, const Choose& a, const float* weigh
 }
 
 // The mass of weights that are at least `least`.
-__device__ inline u64 likely_mass(Shared& s, const Choose& a, const float* weights, float least) {
+__device__ inline u64 likely_mass(Shared& s, const Choose& a, const float* weights, bool listed, float least) {
     u64 mass = 0;
-    each<THREADS>(weights, 0, a.vocab, [&](unsigned, float weight) {
+    each_weight(s, a, weights, listed, [&](float weight) {
         if (weight >= least) mass += mass_of(weight, a.units);
     });
     mass = warp_total(mass);
@@ -224,6 +266,12 @@ __device__ inline unsigned drawn(Shared& s, const Choose& a, const Choice& choic
         s.coarse.counts[cell] = state.counts[cell];
         s.coarse.lows[cell] = (unsigned)own, s.coarse.highs[cell] = (unsigned)(own >> 32);
     }
+    const bool cuts_count = choice.top_k != 0 && choice.top_k < state.candidates, cuts_mass = choice.top_p < 1.0f;
+    // No border lies behind the first one.
+    Border first = {0, 0, 0};
+    const u64 last = cuts_count ? choice.top_k - 1 : (cuts_mass ? share(choice.top_p, mass) : mass) - 1;
+    find_cell(s, s.coarse, !cuts_count, last, first);
+    const bool listed = list_down_to(s, a, weights, first);
     // Each border is a weight, and which of those that have it is the last one kept
     // or the one drawn.
     enum Step { TOP_K, TOP_P, DRAW, DONE };
@@ -232,21 +280,22 @@ __device__ inline unsigned drawn(Shared& s, const Choose& a, const Choice& choic
     ROLLED
     for (int step = TOP_K; step < DONE; step++) {
         u64 at = choice.top_k - 1;
-        if (step == TOP_K && (choice.top_k == 0 || choice.top_k >= state.candidates)) continue;
+        if (step == TOP_K && !cuts_count) continue;
         if (step == TOP_P) {
-            if (choice.top_p >= 1.0f) continue;
+            if (!cuts_mass) continue;
             at = share(choice.top_p, mass) - 1;
         }
         if (step == DRAW) {
-            if (__uint_as_float(bits) < choice.min_p) mass = likely_mass(s, a, weights, choice.min_p);
+            if (__uint_as_float(bits) < choice.min_p) mass = likely_mass(s, a, weights, listed, choice.min_p);
             at = place(choice.seed, position, mass);
         }
-        const Border border = find(s, a, weights, step != TOP_K, at);
+        const Border border = find(s, a, weights, listed, step != TOP_K, at);
         bits = border.cell;
         const u64 own = mass_of(__uint_as_float(bits), units);
         nth = step == TOP_K ? at - border.count : (at - border.mass) / own;
         mass = border.mass + (nth + 1) * own;
     }
+    if (listed) return search_list(s, bits, nth);
     return search(s, a, weights, nth, [=](float weight) { return (u64)(__float_as_uint(weight) == bits); });
 }
 

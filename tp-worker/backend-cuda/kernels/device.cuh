@@ -20,6 +20,12 @@ __device__ inline unsigned short cvt_rn_bf16(float x) {
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
     return bits;
 }
+// Two at once, `low` in the lower half.
+__device__ inline unsigned cvt_rn_bf16x2(float low, float high) {
+    unsigned bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
 // d += a · b: `a` 16x16 row by row, `b` 16x8 column by column; PTX ISA, "Matrix
 // Fragments for mma.m16n8k16 with floating point type".
 __device__ inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {

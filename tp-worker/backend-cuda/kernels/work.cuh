@@ -3,9 +3,9 @@
 // A request's positions fall into spans of SPAN, counted from its first one,
 // and a query's result is what its spans give, each by itself, folded in their
 // order. Which items compute the spans never shows in it: a row's queries are
-// cut into tiles of 16 (a group's heads times new tokens), and an item is one
-// tile over one span, left in `parts` for `attention_merge`, or, where tiles are
-// many or parts have no room, one tile over all its spans. A short last span is not worth an
+// cut into tiles of 16 or 64 (a group's heads times new tokens), and an item is
+// one tile over one span, left in `parts` for `attention_merge`, or, where tiles
+// are many or parts have no room, one tile over all its spans. A short last span is not worth an
 // item: it goes with the one before, and leaves a part of its own.
 //
 // The new tokens that a query of a masked row sees are attended as if they lay
@@ -16,14 +16,19 @@
 
 constexpr unsigned SPAN = 256;
 constexpr unsigned TILE = 16;
+constexpr unsigned WIDE_TILE = 64;  // which have a list of items and a kernel of their own
 constexpr unsigned SHORT = 64;      // positions: a last span of fewer goes with the one before
 constexpr unsigned NO_PARTS = 0xffffffffu;
-// Words of the work list: items, parts, and for each row its first item and
-// its first part.
-enum Work : unsigned { ITEMS, PARTS, FIRST };
+// Words of the work list: items, wide ones, parts, and for each row its share.
+enum Work : unsigned { ITEMS, WIDE_ITEMS, PARTS, SHARES = 4 };
+struct __align__(16) Share {
+    unsigned first_item, first_wide, first_part;
+    unsigned tile;              // of the queries that spans have in common
+};
+__device__ inline const Share* shares_of(const unsigned* work) { return (const Share*)(work + SHARES); }
 
 __device__ inline unsigned spans(unsigned positions) { return (positions + SPAN - 1) / SPAN; }
-__device__ inline unsigned tiles(unsigned queries) { return (queries + TILE - 1) / TILE; }
+__device__ inline unsigned tiles(unsigned queries, unsigned tile = TILE) { return (queries + tile - 1) / tile; }
 
 // What one row has to do.
 struct Extent {
@@ -35,7 +40,7 @@ struct Extent {
     unsigned shared_tiles;      // in each of the shared spans
     unsigned token_tiles;       // tiles of one token, times new tokens
 };
-__device__ inline Extent extent_of(const Row& row, unsigned window) {
+__device__ inline Extent extent_of(const Row& row, unsigned window, unsigned tile = TILE) {
     Extent e;
     // The first query sees the earliest positions; a masked one has the cached ones before it.
     e.first_span = visible(row.mask == CAUSAL ? row.kv_len + 1 : row.kv_len, window).begin / SPAN;
@@ -45,12 +50,9 @@ __device__ inline Extent extent_of(const Row& row, unsigned window) {
     const bool is_short = last > 0 && last < SHORT;
     e.shared_runs = e.shared_spans - (is_short && own_spans == 0 && e.shared_spans > 1);
     e.own_runs = own_spans - (is_short && own_spans > 1);
-    e.shared_tiles = tiles(row.q_len * GROUP);
+    e.shared_tiles = tiles(row.q_len * GROUP, tile);
     e.token_tiles = row.q_len * tiles(GROUP);
     return e;
-}
-__device__ inline unsigned split_items(const Extent& e) {
-    return e.shared_runs * e.shared_tiles + e.own_runs * e.token_tiles;
 }
 __device__ inline unsigned whole_items(const Row& row, const Extent& e) {
     return row.mask == CAUSAL ? e.shared_tiles : e.token_tiles;
@@ -63,33 +65,34 @@ struct Item {
     bool own;                       // one token's, with positions of its own
     bool split;                     // its result is a part
 };
-__device__ inline void take_tile(Item& item, const Row& row, unsigned tile, bool own) {
+__device__ inline void take_tile(Item& item, const Row& row, unsigned number, unsigned tile, bool own) {
     const unsigned per_token = tiles(GROUP);
     item.own = own;
-    item.query = own ? tile / per_token * GROUP + tile % per_token * TILE : tile * TILE;
-    const unsigned end = own ? (tile / per_token + 1) * GROUP : row.q_len * GROUP;
-    item.queries = min(TILE, end - item.query);
+    item.query = own ? number / per_token * GROUP + number % per_token * TILE : number * tile;
+    const unsigned end = own ? (number / per_token + 1) * GROUP : row.q_len * GROUP;
+    item.queries = min(own ? TILE : tile, end - item.query);
 }
-// Item `index` of a row.
-__device__ inline Item item_of(const Row& row, unsigned window, unsigned index, bool split) {
-    const Extent e = extent_of(row, window);
+// Item `index` of those that a row has in a list of tiles of `tile` queries.
+__device__ inline Item item_of(const Row& row, unsigned window, const Share& share, unsigned index, unsigned tile) {
+    const Extent e = extent_of(row, window, share.tile);
     Item item;
-    item.split = split;
-    if (!split) {
+    item.split = share.first_part != NO_PARTS;
+    if (!item.split) {
         // Late tiles see most: they begin first.
-        take_tile(item, row, whole_items(row, e) - 1 - index, row.mask != CAUSAL);
+        take_tile(item, row, whole_items(row, e) - 1 - index, tile, row.mask != CAUSAL);
         item.first_span = e.first_span;
         item.spans = e.spans;
         return item;
     }
     const unsigned shared = e.shared_runs * e.shared_tiles;
+    if (tile != share.tile) index += shared;            // which are in the other list
     const bool own = index >= shared;
     const unsigned tiles = own ? e.token_tiles : e.shared_tiles, within = own ? index - shared : index;
     const unsigned run = within / tiles, runs = own ? e.own_runs : e.shared_runs;
     const unsigned spans = own ? e.spans - e.shared_spans : e.shared_spans;
     item.first_span = e.first_span + (own ? e.shared_spans : 0) + run;
     item.spans = run + 1 == runs ? spans - run : 1;     // the last one also takes a short span
-    take_tile(item, row, within % tiles, own);
+    take_tile(item, row, within % tiles, tile, own);
     return item;
 }
 

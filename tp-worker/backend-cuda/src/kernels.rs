@@ -17,6 +17,7 @@ const SUMS: (&str, &str) = ("sums.cuh", include_str!("../kernels/sums.cuh"));
 const SOFTMAX: (&str, &str) = ("softmax.cuh", include_str!("../kernels/softmax.cuh"));
 const TILE: (&str, &str) = ("tile.cuh", include_str!("../kernels/tile.cuh"));
 const WORK: (&str, &str) = ("work.cuh", include_str!("../kernels/work.cuh"));
+const ATTEND: (&str, &str) = ("attend.cuh", include_str!("../kernels/attend.cuh"));
 
 const CHOICES: (&str, &str) = ("choices.cuh", include_str!("../kernels/choices.cuh"));
 const WEIGHTS: (&str, &str) = ("weights.cuh", include_str!("../kernels/weights.cuh"));
@@ -54,7 +55,12 @@ pub(crate) const PLAN: Source = Source {
 pub(crate) const ATTENTION: Source = Source {
     name: "attention.cu",
     text: include_str!("../kernels/attention.cu"),
-    headers: &[DEVICE, BATCH, SOFTMAX, TILE, WORK],
+    headers: &[DEVICE, BATCH, SOFTMAX, TILE, WORK, ATTEND],
+};
+pub(crate) const WIDE: Source = Source {
+    name: "wide.cu",
+    text: include_str!("../kernels/wide.cu"),
+    headers: &[DEVICE, BATCH, SOFTMAX, TILE, WORK, ATTEND],
 };
 pub(crate) const READ: Source = Source {
     name: "read.cu",

@@ -3,6 +3,7 @@
 mod cache;
 mod heads;
 mod parameters;
+mod stage;
 mod work;
 
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use crate::tensors::{Element, Floats};
 pub use cache::PagedCache;
 pub use heads::{HeadNorms, Queries, Rope};
 use parameters::{Attend, CopyAccepted, CopyCells, Heads, Merge, Plan};
+use stage::WIDE_QUERIES;
+pub(crate) use stage::{stage_bytes, wide_bytes};
 pub use work::{Cut, Work, WorkLimits};
 
 /// Threads of a block.
@@ -24,14 +27,9 @@ const THREADS: u32 = 128;
 /// Blocks of attention per multiprocessor: about as many as fit in its shared memory with their
 /// stages.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
+const WIDE_BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
 /// Items of work per multiprocessor from which on all are busy for most of the time.
 const BUSY_BLOCKS: u32 = 3;
-/// Queries of a tile (`QUERIES`) and positions of a block (`BLOCK`), as in `tile.cuh`.
-const QUERIES: usize = 16;
-const BLOCK: usize = 64;
-/// Warps of a block in `attention.cu`.
-const WARPS: usize = 4;
-
 /// Attention kernels for one head shape, one type of cache and one type of operands.
 ///
 /// # Panics
@@ -47,6 +45,8 @@ pub struct Attention {
     copy_accepted: Kernel<CopyAccepted>,
     plan: Kernel<Plan>,
     attend: Kernel<Attend>,
+    /// `None` where heads or the GPU don't allow wide tiles.
+    wide: Option<Kernel<Attend>>,
     merge: Kernel<Merge>,
 }
 
@@ -85,12 +85,17 @@ impl Attention {
         operand: Element,
     ) -> Result<Self, CudaError> {
         Self::check(context.gpu(), shape, cached)?;
-        let stage = stage_bytes(shape.head_dim, cached);
-        let [cells, plan, attention] =
-            sources(shape, cached, operand).map(|(source, defines)| -> Result<_, CudaError> {
-                Module::load(context, &compiler.compile(source, &defines)?)
-            });
+        let load = |(source, defines): (&Source, Defines)| -> Result<_, CudaError> {
+            Module::load(context, &compiler.compile(source, &defines)?)
+        };
+        let [cells, plan, attention] = sources(shape, cached, operand).map(load);
         let (cells, plan, attention) = (cells?, plan?, attention?);
+        let wide_bytes = wide_bytes(shape.head_dim, cached);
+        let wide_bytes = wide_bytes.filter(|bytes| *bytes <= context.gpu().block_memory());
+        let wide = wide_bytes.map(|bytes| -> Result<_, CudaError> {
+            let module = load(wide_source(shape, operand, bytes))?;
+            module.kernel("attend_wide", THREADS, bytes)
+        });
         Ok(Self {
             shape: *shape,
             cached,
@@ -100,9 +105,17 @@ impl Attention {
             copy_cells: cells.kernel("copy_cells", THREADS, 0)?,
             copy_accepted: cells.kernel("copy_accepted", THREADS, 0)?,
             plan: plan.kernel("attention_plan", 32, 0)?,
-            attend: attention.kernel("attend", THREADS, stage)?,
+            attend: attention.kernel("attend", THREADS, stage_bytes(shape.head_dim, cached))?,
+            wide: wide.transpose()?,
             merge: attention.kernel("attention_merge", THREADS, 0)?,
         })
+    }
+
+    /// The same kernels without the one for wide tiles: all queries have narrow ones, with the
+    /// same bits.
+    #[must_use]
+    pub fn narrow(self) -> Self {
+        Self { wide: None, ..self }
     }
 
     /// Heads that the kernels were compiled for.
@@ -131,9 +144,11 @@ impl Attention {
             heads: self.shape.heads as u32,
             // With this many tiles the device is busy without splitting them.
             split_tiles: self.multiprocessors / kv_heads,
+            least_wide: self.least_wide(inputs).unwrap_or(u32::MAX),
             busy_items: (BUSY_BLOCKS * self.multiprocessors).div_ceil(kv_heads),
             most_parts: work.most_parts() as u32,
             window: window_of(&self.shape),
+            pad: 0,
         };
         // SAFETY: the list has room for `most_rows` rows.
         unsafe { self.plan.launch(stream, [1, 1, 1], &parameters) }
@@ -190,13 +205,17 @@ impl Attention {
             rounded: u32::from(queries.rounded),
         };
         let kv_heads = shape.kv_heads as u32;
-        let shared = (BLOCKS_PER_MULTIPROCESSOR * self.multiprocessors).div_ceil(kv_heads);
+        let shared = |blocks: u32| (blocks * self.multiprocessors).div_ceil(kv_heads);
         // SAFETY: the plan keeps within the room for parts, all tokens have queries, and room in
         // `out`, and missing cells are not read.
         unsafe {
-            self.attend
-                .launch(stream, [shared, kv_heads, 1], &parameters)
-        }?;
+            if let (Some(wide), Some(_)) = (&self.wide, self.least_wide(inputs)) {
+                let grid = [shared(WIDE_BLOCKS_PER_MULTIPROCESSOR), kv_heads, 1];
+                wide.launch(stream, grid, &parameters)?;
+            }
+            let grid = [shared(BLOCKS_PER_MULTIPROCESSOR), kv_heads, 1];
+            self.attend.launch(stream, grid, &parameters)?;
+        }
         let parameters = Merge {
             batch: inputs.address(),
             work: work.list(),
@@ -213,6 +232,21 @@ impl Attention {
     }
 }
 
+impl Attention {
+    /// Number of wide items for each key and value head that give every multiprocessor one. `None`
+    /// if all queries of a batch of this size do not fill as many tiles. Then the kernel for them
+    /// is not launched, since decode steps would wait for it in vain.
+    fn least_wide(&self, inputs: &Inputs) -> Option<u32> {
+        self.wide.as_ref()?;
+        let AttentionShape {
+            heads, kv_heads, ..
+        } = self.shape;
+        let least = self.multiprocessors.div_ceil(kv_heads as u32);
+        let most = inputs.tokens().most() * (heads / kv_heads) / WIDE_QUERIES;
+        (most >= least as usize).then_some(least)
+    }
+}
+
 /// Sources to compile for a shape and its types, each with its macros.
 pub(crate) fn sources(
     shape: &AttentionShape,
@@ -223,21 +257,37 @@ pub(crate) fn sources(
         ("HEAD_DIM", shape.head_dim.to_string()),
         ("CACHED", cached.name().to_owned()),
     ];
-    let is_bf16 = u32::from(cached == Element::Bf16);
     let plan = vec![("GROUP", (shape.heads / shape.kv_heads).to_string())];
-    let mut group = [heads.clone(), plan.clone()].concat();
-    group.extend([
-        ("OPERAND", operand.name().to_owned()),
-        ("CACHED_IS_BF16", is_bf16.to_string()),
-        (
-            "STAGE_BYTES",
-            stage_bytes(shape.head_dim, cached).to_string(),
-        ),
-    ]);
+    let mut group = tile_defines(shape, cached, operand);
+    let bytes = stage_bytes(shape.head_dim, cached);
+    group.push(("STAGE_BYTES", bytes.to_string()));
     [
         (&kernels::CELLS, heads),
         (&kernels::PLAN, plan),
         (&kernels::ATTENTION, group),
+    ]
+}
+
+/// Source of the kernel for wide tiles, with its macros.
+pub(crate) fn wide_source(
+    shape: &AttentionShape,
+    operand: Element,
+    bytes: usize,
+) -> (&'static Source, Defines) {
+    let mut defines = tile_defines(shape, Element::Bf16, operand);
+    defines.push(("WIDE_STAGE_BYTES", bytes.to_string()));
+    (&kernels::WIDE, defines)
+}
+
+/// Macros of the kernels that multiply tiles.
+fn tile_defines(shape: &AttentionShape, cached: Element, operand: Element) -> Defines {
+    let is_bf16 = u32::from(cached == Element::Bf16);
+    vec![
+        ("HEAD_DIM", shape.head_dim.to_string()),
+        ("CACHED", cached.name().to_owned()),
+        ("GROUP", (shape.heads / shape.kv_heads).to_string()),
+        ("OPERAND", operand.name().to_owned()),
+        ("CACHED_IS_BF16", is_bf16.to_string()),
     ]
 }
 
@@ -247,14 +297,6 @@ fn window_of(shape: &AttentionShape) -> u32 {
         .window
         .and_then(|window| u32::try_from(window.get()).ok());
     window.unwrap_or(u32::MAX)
-}
-
-/// Bytes of `Stage` in `attention.cu`. The kernel checks the number.
-fn stage_bytes(head_dim: usize, cached: Element) -> usize {
-    let (size, padding) = (cached.bytes(), 16 / cached.bytes());
-    let rows = (QUERIES + 2 * BLOCK) * (head_dim.next_multiple_of(16) + padding);
-    let weights = QUERIES * (BLOCK + padding);
-    size * (rows + weights) + 4 * (2 * WARPS * QUERIES + QUERIES + 2 * BLOCK)
 }
 
 fn check(shape: &AttentionShape, cached: Element) -> Result<(), CudaError> {

@@ -10,6 +10,7 @@ use crate::requests::{Request, Run, attend, oracle};
 use crate::support::{Gpu, Noise, SEEDS, assert_close};
 
 const ATTENTION: &str = "faults::attention_is_watched";
+const WIDE: &str = "wide::wide_tiles_are_watched";
 const HEADS: &str = "cells::heads_are_normed_rotated_and_stored";
 const CELLS: &str = "cells::cells_are_copied_one_after_the_other";
 const CHOOSING: &str = "sampling::little_is_chosen_and_watched";
@@ -18,7 +19,7 @@ const WINDOWS: &str = "attention::windows_show_the_nearest_positions";
 const NORMS: &str = "rowwise::norms_are_those_of_plain_loops";
 
 /// Name of the fault, script by which `sed` plants it, and the test that has to fail.
-const FAULTS: [(&str, &str, &str); 36] = [
+const FAULTS: [(&str, &str, &str); 46] = [
     (
         "cells too early",
         "/cell_of(a, row, item, begin/,/copy_block/s/__syncthreads();//",
@@ -97,7 +98,42 @@ const FAULTS: [(&str, &str, &str); 36] = [
     ),
     (
         "a tile's end",
-        "s/item.queries = min(TILE, end - item.query);/item.queries = TILE;/",
+        "s/item.queries = min(own ? TILE : tile, end - item.query);/item.queries = tile;/",
+        ATTENTION,
+    ),
+    (
+        "wide: cells too early",
+        "s/__syncthreads(); *.. first cells.*//",
+        WIDE,
+    ),
+    (
+        "wide: keys too early",
+        "s/__syncthreads(); *.. keys are there.*//",
+        WIDE,
+    ),
+    (
+        "wide: values too early",
+        "s/__syncthreads(); *.. all of the values.*//",
+        WIDE,
+    ),
+    (
+        "wide: no wait for keys",
+        "/Weights weights;/,/keys are there/s/cp_async_wait_group<1>();//",
+        WIDE,
+    ),
+    (
+        "wide: no wait for values",
+        "/weigh(span, scores, weights);/,/gather/s/cp_async_wait_group<1>();//",
+        WIDE,
+    ),
+    (
+        "wide: a block's cells for the next",
+        "s/next + BLOCK + slot/next + slot/",
+        WIDE,
+    ),
+    (
+        "another span's part",
+        "s/first_part, at . SPAN, place/first_part, item.first_span, place/",
         ATTENTION,
     ),
     ("pairs too early", "s/__syncwarp();//", HEADS),
@@ -161,6 +197,21 @@ const FAULTS: [(&str, &str, &str); 36] = [
     (
         "weights that are not there yet",
         "s/__syncthreads(); *.. all weights are in their cells//",
+        CHOOSING,
+    ),
+    (
+        "a list that is not empty",
+        "s/__syncthreads(); *.. the list is empty//",
+        CHOOSING,
+    ),
+    (
+        "a listed token too early",
+        "s/__syncthreads(); *.. the token is there//",
+        CHOOSING,
+    ),
+    (
+        "a cell that is not listed",
+        "s/>> COARSE_SHIFT <= border.cell/>> COARSE_SHIFT < border.cell/",
         CHOOSING,
     ),
     ("a carry is forgotten", "s/low < before/false/", CHOOSING),

@@ -16,3 +16,4 @@ mod rowwise;
 mod sampling;
 mod sanitizers;
 mod support;
+mod wide;

@@ -252,7 +252,14 @@ fn tokens_are_the_samplers(sizes: &[(usize, usize)]) {
 
 #[test]
 fn some_tokens_are_those_of_the_sampler() {
-    tokens_are_the_samplers(&[(1000, 400), (128_256, 8), (1, 20), (33, 100), (1025, 30)]);
+    tokens_are_the_samplers(&[
+        (1000, 400),
+        (128_256, 8),
+        (1, 20),
+        (33, 100),
+        (1025, 30),
+        (3000, 60),
+    ]);
 }
 
 #[test]

@@ -113,7 +113,8 @@ fn every_kernel() {
 /// position and of sixteen, in two orders.
 fn attention_of(gpu: &Gpu, attention: &Attention) {
     // Several tiles of queries, and one; a mask of several words for narrow heads.
-    let group = attention.shape().heads / attention.shape().kv_heads;
+    let kv_heads = attention.shape().kv_heads;
+    let group = attention.shape().heads / kv_heads;
     let wide = if group < 16 { 66 } else { 3 };
     let requests = [
         Request::causal(1, 0, 3),
@@ -121,6 +122,8 @@ fn attention_of(gpu: &Gpu, attention: &Attention) {
         Request::causal(3, 513, 1),
         Request::tree(4, 253, 4, &mut Noise(1)),
         Request::tree(5, 3, wide, &mut Noise(2)),
+        // As many queries as wide tiles need on the fake device.
+        Request::causal(6, 250, 2 + 64 * 4usize.div_ceil(kv_heads) / group),
     ];
     for (seed, page_size, parts) in [(1, 1, 1 << 12), (2, 16, 0)] {
         let _order = lockstep_fake_cuda::order(seed);

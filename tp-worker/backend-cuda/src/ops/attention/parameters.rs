@@ -67,8 +67,10 @@ pub(super) struct Plan {
     pub heads: u32,
     pub split_tiles: u32,
     pub busy_items: u32,
+    pub least_wide: u32,
     pub most_parts: u32,
     pub window: u32,
+    pub pad: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]

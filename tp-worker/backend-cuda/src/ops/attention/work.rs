@@ -7,8 +7,9 @@ use lockstep_backend::AttentionShape;
 use crate::error::CudaError;
 use crate::runtime::{Buffer, Context, Stream};
 
-/// Words of the list before the words of rows, as in `work.cuh`.
-const FIRST: usize = 2;
+/// Words of the list before the shares of rows, and words of a share, as in `work.cuh`.
+const SHARES: usize = 4;
+const SHARE: usize = 4;
 /// Positions of a span, as in `work.cuh`.
 const SPAN: usize = 256;
 /// Largest number of parts that get room: enough for 64 requests of 32 heads over 8,192
@@ -48,7 +49,7 @@ impl WorkLimits {
 
     /// Words of the list and words of the parts.
     fn words(&self, head_dim: usize) -> [usize; 2] {
-        let list = self.rows.saturating_mul(2).saturating_add(FIRST);
+        let list = self.rows.saturating_mul(SHARE).saturating_add(SHARES);
         [list, self.parts.saturating_mul(head_dim + 2)]
     }
 
@@ -64,8 +65,10 @@ impl WorkLimits {
 /// Numbers of a batch's work items for each key and value head, and of its partial results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
-    /// Tiles of queries over some spans.
+    /// Tiles of 16 queries over some spans.
     pub items: u32,
+    /// Tiles of 64 queries over some spans.
+    pub wide_items: u32,
     /// Results of one query over one span.
     pub parts: u32,
 }
@@ -103,10 +106,14 @@ impl Work {
     /// # Errors
     /// [`CudaError::Driver`].
     pub fn cut(&self, stream: &Stream) -> Result<Cut, CudaError> {
-        let mut words = [0; FIRST];
+        let mut words = [0; 3];
         stream.download(&self.list, &mut words)?;
-        let [items, parts] = words;
-        Ok(Cut { items, parts })
+        let [items, wide_items, parts] = words;
+        Ok(Cut {
+            items,
+            wide_items,
+            parts,
+        })
     }
 
     /// Sizes that this room was allocated for.

@@ -281,6 +281,12 @@ impl FewRows {
     }
 }
 
+/// Name, threads and bytes of shared memory of each kernel that multiplies.
+#[cfg(test)]
+pub(crate) fn launched() -> [(&'static str, usize, usize); 4] {
+    SIZES.map(|sizes| (sizes.name, THREADS as usize, sizes.shared_bytes()))
+}
+
 /// Source to compile, with its macros.
 pub(crate) fn source(element: Element) -> (&'static Source, Defines) {
     let is_bf16 = u32::from(element == Element::Bf16);

@@ -1,6 +1,8 @@
 //! Compiles all kernels with NVIDIA's own compiler. That needs no GPU, only its library: run as
 //! `LD_LIBRARY_PATH=DIR target/debug/deps/… --ignored --nocapture`.
 
+mod occupancy;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -65,6 +67,9 @@ fn programs() -> Vec<(&'static Source, Defines)> {
                     if !all.iter().any(same) {
                         all.push((source, defines));
                     }
+                }
+                if let Some(bytes) = attention::wide_bytes(head_dim, cached) {
+                    all.push(attention::wide_source(&shape, operand, bytes));
                 }
             }
         }

@@ -1,0 +1,208 @@
+//! The table of what the kernels of a step take of a multiprocessor, by NVIDIA's own compiler.
+//! Run as `all_kernels_compile_without_spills`; with `UPDATE_EXPECT=1` it is written.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use lockstep_backend::AttentionShape;
+
+use super::{Defines, Source, compiled};
+use crate::drafting::sampling;
+use crate::ops::{attention, products, rowwise};
+use crate::runtime::compiler::library_version;
+use crate::tensors::Element;
+
+const TABLE: &str = "../../docs/results/kernels-on-gpus.md";
+
+/// A generation of GPUs, with the limits of a multiprocessor from the CUDA C++ Programming Guide.
+struct Architecture {
+    name: &'static str,
+    shared: usize,
+    threads: usize,
+    blocks: usize,
+}
+const ARCHITECTURES: [Architecture; 4] = [
+    Architecture::new("sm_80", 164 << 10, 2048, 32),
+    Architecture::new("sm_90", 228 << 10, 2048, 32),
+    Architecture::new("sm_100", 228 << 10, 2048, 32),
+    Architecture::new("sm_120", 100 << 10, 1536, 24),
+];
+/// Registers of a multiprocessor, and the unit in which a warp gets them.
+const REGISTERS: usize = 64 << 10;
+const REGISTER_UNIT: usize = 256;
+/// Shared memory that each block takes for the system.
+const SYSTEM_SHARED: usize = 1 << 10;
+
+impl Architecture {
+    const fn new(name: &'static str, shared: usize, threads: usize, blocks: usize) -> Self {
+        Self {
+            name,
+            shared,
+            threads,
+            blocks,
+        }
+    }
+
+    /// Number of blocks that a multiprocessor runs at once; zero if it can run none.
+    fn at_once(&self, kernel: &Kernel, taken: &Taken) -> usize {
+        let warps = kernel.threads.div_ceil(32);
+        let registers = warps * (32 * taken.registers).next_multiple_of(REGISTER_UNIT);
+        let shared = kernel.dynamic + taken.shared + SYSTEM_SHARED;
+        let room = [
+            REGISTERS / registers,
+            self.shared / shared,
+            self.threads / kernel.threads,
+            self.blocks,
+        ];
+        room.into_iter().min().unwrap_or_default()
+    }
+}
+
+/// A kernel as it is launched.
+struct Kernel {
+    name: &'static str,
+    threads: usize,
+    /// Bytes of shared memory beside those that its source declares.
+    dynamic: usize,
+}
+
+/// Registers and memory of a kernel, by the compiler's report.
+struct Taken {
+    registers: usize,
+    shared: usize,
+    spills: bool,
+}
+
+fn kernel(name: &'static str, threads: usize) -> Kernel {
+    Kernel {
+        name,
+        threads,
+        dynamic: 0,
+    }
+}
+
+/// The kernels of a step of a model of Llama 3's shape in bf16, by their programs.
+fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
+    let (shape, bf16) = (AttentionShape::dense(32, 8, 128, 1.0), Element::Bf16);
+    let [rows, norm, elementwise] = rowwise::sources(bf16);
+    let [cells, plan, attend] = attention::sources(&shape, bf16, bf16);
+    let wide = attention::wide_bytes(128, bf16).expect("wide tiles serve this shape");
+    let few = products::few::launched().map(|(name, threads, dynamic)| Kernel {
+        name,
+        threads,
+        dynamic,
+    });
+    let few = few.into_iter().chain([kernel("sum_up", 256)]);
+    let [choose, accept] = sampling::SOURCES.map(|source| (source, Defines::new()));
+    let staged = |name, dynamic| Kernel {
+        name,
+        threads: 128,
+        dynamic,
+    };
+    vec![
+        (rows, vec![kernel("embed", 256)]),
+        (
+            norm,
+            vec![kernel("rms_norm", 256), kernel("rms_norm_wide", 256)],
+        ),
+        (products::few::source(bf16), few.collect()),
+        (elementwise, vec![kernel("silu_mul", 256)]),
+        (cells, vec![kernel("rotate_and_store", 128)]),
+        (plan, vec![kernel("attention_plan", 32)]),
+        (
+            attend,
+            vec![
+                staged("attend", attention::stage_bytes(128, bf16)),
+                kernel("attention_merge", 128),
+            ],
+        ),
+        (
+            attention::wide_source(&shape, bf16, wide),
+            vec![staged("attend_wide", wide)],
+        ),
+        (
+            choose,
+            vec![
+                kernel("choose_best", 512),
+                kernel("choose_weigh", 512),
+                kernel("choose_token", 1024),
+            ],
+        ),
+        (accept, vec![kernel("accept", 128), kernel("follow", 128)]),
+    ]
+}
+
+/// Reads the part of a program's log that is about `kernel`.
+fn taken(log: &str, kernel: &str) -> Taken {
+    let of = format!("'{kernel}'");
+    let lines = log.lines().skip_while(|line| !line.contains(&of));
+    let lines: Vec<&str> = lines.take(4).collect();
+    let number_before = |line: &str, word: &str| -> Option<usize> {
+        let (before, _) = line.split_once(word)?;
+        before.split_whitespace().last()?.parse().ok()
+    };
+    let used = lines.iter().find(|line| line.contains(" registers"));
+    let used = used.unwrap_or_else(|| panic!("the log tells of {kernel}: {log}"));
+    let spill = |line: &&str| line.contains("spill") && !line.contains("0 bytes spill stores");
+    Taken {
+        registers: number_before(used, " registers").expect("a number of registers"),
+        shared: number_before(used, " bytes smem").unwrap_or(0),
+        spills: lines.iter().any(spill),
+    }
+}
+
+/// The whole table, and the kernels that spill or don't run.
+fn table(version: &str) -> (String, Vec<String>) {
+    let mut text = format!(
+        "# Kernels on GPUs\n\n\
+         What a step's kernels take of a multiprocessor, for a model of Llama 3's shape in bf16 (32 heads, 8 key heads, 128 columns). \
+         By libnvrtc {version}, without a GPU; none spills. Each cell: registers of a thread, KiB of shared memory of a block, blocks on a multiprocessor at once.\n\n\
+         Written by the test `kernels_of_a_step_fit` of `tp-worker/backend-cuda` with `UPDATE_EXPECT=1`; \
+         [how to run it](../../CONTRIBUTING.md#before-a-commit).\n\n| kernel | threads |"
+    );
+    let mut wrong = Vec::new();
+    for of in &ARCHITECTURES {
+        let _ = write!(text, " {} |", of.name);
+    }
+    text += "\n|---|---|---|---|---|---|\n";
+    for ((source, defines), kernels) in programs() {
+        let logs = ARCHITECTURES.map(|of| {
+            let (log, _) = compiled(of.name, source, &defines);
+            (of, log)
+        });
+        for kernel in kernels {
+            let _ = write!(text, "| `{}` | {} |", kernel.name, kernel.threads);
+            for (of, log) in &logs {
+                let taken = taken(log, kernel.name);
+                let blocks = of.at_once(&kernel, &taken);
+                if taken.spills || blocks == 0 {
+                    wrong.push(format!(
+                        "{} on {}: {blocks} blocks: {log}",
+                        kernel.name, of.name
+                    ));
+                }
+                let shared = (kernel.dynamic + taken.shared) as f64 / 1024.0;
+                let _ = write!(text, " {}, {shared:.1}, {blocks} |", taken.registers);
+            }
+            text.push('\n');
+        }
+    }
+    (text, wrong)
+}
+
+/// The file is compared if it was written with the same compiler.
+#[test]
+#[ignore = "needs NVIDIA's compiler, libnvrtc"]
+fn kernels_of_a_step_fit() {
+    let version = library_version().expect("libnvrtc").to_string();
+    let (text, wrong) = table(&version);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(TABLE);
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(&path, &text).expect("the table is written");
+    }
+    let kept = std::fs::read_to_string(&path).expect("the table");
+    if kept.contains(&format!("libnvrtc {version},")) {
+        assert_eq!(kept, text, "write it with UPDATE_EXPECT=1");
+    }
+}
