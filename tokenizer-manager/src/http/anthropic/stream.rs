@@ -84,12 +84,16 @@ enum Data<'a> {
 
 /// Growth of a block.
 #[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type")]
 enum BlockDelta<'a> {
-    TextDelta { text: &'a str },
-    ThinkingDelta { thinking: &'a str },
-    SignatureDelta { signature: &'a str },
-    InputJsonDelta { partial_json: &'a str },
+    #[serde(rename = "text_delta")]
+    Text { text: &'a str },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: &'a str },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: &'a str },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: &'a str },
 }
 
 impl Data<'_> {
@@ -125,7 +129,7 @@ impl MessageFramer {
                         text: String::new(),
                     };
                     self.open(Kind::Text, empty, frames);
-                    self.grow(BlockDelta::TextDelta { text: &text.text }, frames);
+                    self.grow(BlockDelta::Text { text: &text.text }, frames);
                 }
                 Event::Reasoning(text) => self.thinking(&text.text, frames),
                 Event::ToolCall(call) => self.call(call, frames),
@@ -145,7 +149,7 @@ impl MessageFramer {
         };
         self.open(Kind::Thinking, empty, frames);
         if self.answer.shape.shows_thinking {
-            self.grow(BlockDelta::ThinkingDelta { thinking }, frames);
+            self.grow(BlockDelta::Thinking { thinking }, frames);
         }
     }
 
@@ -158,7 +162,7 @@ impl MessageFramer {
         }
         if !call.arguments.is_empty() {
             let partial_json = &call.arguments;
-            self.grow(BlockDelta::InputJsonDelta { partial_json }, frames);
+            self.grow(BlockDelta::InputJson { partial_json }, frames);
         }
     }
 
@@ -189,7 +193,7 @@ impl MessageFramer {
         };
         if kind == Kind::Thinking {
             let signature = SIGNATURE;
-            self.grow(BlockDelta::SignatureDelta { signature }, frames);
+            self.grow(BlockDelta::Signature { signature }, frames);
         }
         let index = self.blocks;
         Data::ContentBlockStop { index }.send(frames);

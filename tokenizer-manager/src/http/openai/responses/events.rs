@@ -13,7 +13,7 @@ use crate::error::ApiError;
 #[serde(untagged)]
 pub(super) enum Data<'a> {
     Response {
-        response: Response<'a>,
+        response: &'a Response<'a>,
     },
     Item {
         output_index: usize,

@@ -123,7 +123,7 @@ impl Turns {
 
     fn message(&mut self, role: &str, content: Value) {
         self.close();
-        let message = json!({"role": role, "content": content});
+        let message = Value::from_iter([("role", role.into()), ("content", content)]);
         self.messages.push(message);
     }
 

@@ -102,7 +102,7 @@ impl ResponseFramer {
                 Outcome::Incomplete => "response.incomplete",
                 _ => "response.completed",
             };
-            let response = answer.response(outcome, items.all(), Some(meter.totals()));
+            let response = &answer.response(outcome, items.all(), Some(meter.totals()));
             out.emit(name, Data::Response { response });
         }
         Ok(())
@@ -116,7 +116,7 @@ impl ResponseFramer {
         let sent = &mut self.sent;
         let mut out = Numbering { sent, frames };
         for name in ["response.created", "response.in_progress"] {
-            let response = self.answer.response(Outcome::InProgress, &[], None);
+            let response = &self.answer.response(Outcome::InProgress, &[], None);
             out.emit(name, Data::Response { response });
         }
     }
@@ -130,7 +130,7 @@ impl ResponseFramer {
         // What came remains, but its last item has no end.
         self.items.finish(Status::Incomplete, &mut Nowhere);
         let failed = Outcome::Failed(error);
-        let response = self.answer.response(failed, self.items.all(), None);
+        let response = &self.answer.response(failed, self.items.all(), None);
         out.emit("response.failed", Data::Response { response });
     }
 }
