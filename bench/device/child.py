@@ -29,7 +29,8 @@ class Tail:
     """What has been appended to a file since the last look, in whole lines."""
 
     def __init__(self, path: pathlib.Path):
-        self.path, self.at = path, 0
+        self.path = path
+        self.at = path.stat().st_size if path.exists() else 0
 
     def new(self) -> list[dict]:
         """The objects of new whole lines."""
@@ -52,6 +53,8 @@ def end(child: subprocess.Popen) -> bool:
             pass
         try:
             child.wait(GRACE)
+            if what == signal.SIGTERM:
+                continue
             return True
         except subprocess.TimeoutExpired:
             continue
@@ -93,7 +96,8 @@ def run(
             if time.monotonic() > until:
                 why = f"was ended after {seconds:.0f} s, its deadline"
     finally:
-        if child.poll() is None and not end(child):
+        # A child that ended by itself may have left others of its group.
+        if not end(child):
             why = f"{why or 'was interrupted'}, and the system can't end it: the GPU or its driver may hang"
     for figure in tail.new():
         take(figure)

@@ -42,7 +42,9 @@ def verdict(expected: float, measured: float) -> str:
     ratio = measured / expected
     if 0.8 <= ratio <= 1.25:
         return "as predicted"
-    return "missed by half" if ratio > 1.5 or ratio < 0.5 else "near"
+    if ratio < 0.5:
+        return "half or less"
+    return "missed by half" if ratio > 1.5 else "near"
 
 
 def table(rows: list[list[str]]) -> str:
@@ -104,16 +106,17 @@ def text(lines: list[dict], arms: list[str]) -> str:
         "About",
         *(f"  {name}: {value}" for line in about for name, value in line.items() if name not in ("part", "s")),
         "",
-        "Predicted and measured",
-        beside_predictions(lines, arms),
-        "",
-        "Shares of what the device could do, after each step of work",
-        beside_goals(lines, arms),
-        "",
         "Beside a baseline, other options, and torch",
         beside_others(lines, arms),
         "",
         "Parts that did not end well" if failed else "Every part ended well",
         *(f"  {line['part']} ({line.get('shape', '-')}, {line.get('arm', '-')}): {line['failed']}" for line in failed),
+        "",
+        "Shares of what the device could do, after each step of work",
+        beside_goals(lines, arms),
+        "",
+        # Last, so that the end of a cut output has it.
+        "Predicted and measured",
+        beside_predictions(lines, arms),
     ]
     return "\n".join(parts) + "\n"

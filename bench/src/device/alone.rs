@@ -16,6 +16,29 @@ const READS: &str = "read_all";
 /// Most rows of products by kernels of our own, which leave sums in parts.
 const FEW: usize = 64;
 const EPS: f32 = 1e-5;
+/// Bytes that the cache of every GPU of a server holds, with room for what else runs.
+const HELD: usize = 16 << 20;
+/// Bytes that no cache holds: four times the largest one.
+const EXCEEDING: usize = 256 << 20;
+/// Calls of a pass whose data the cache holds.
+const REPEATS: usize = 16;
+
+/// The state of the device's cache while a kernel is measured.
+enum Cache {
+    /// It holds the kernel's data.
+    Holds,
+    /// It was emptied before each call.
+    Emptied,
+    /// The data used in turn are larger.
+    Exceeded,
+}
+
+/// Returns how many arrays of `bytes` bytes the cache holds, of `calls`, and how often to call
+/// with them in turn. No arrays if it does not hold one.
+fn held(bytes: usize, calls: usize) -> (usize, usize) {
+    let arrays = HELD.checked_div(bytes).unwrap_or(calls).min(calls);
+    (arrays, if calls == 1 { 1 } else { REPEATS })
+}
 
 impl<B: Device> Kernels<'_, B> {
     /// Measures the kernels that treat each row by itself, for each number of rows.
@@ -33,7 +56,7 @@ impl<B: Device> Kernels<'_, B> {
     }
 
     /// Measures one kernel of the operation that `call` asks for. Where the operation has no such
-    /// kernel, there is no line. Arrays that fit into a cache are measured in it and out of it.
+    /// kernel, there is no line. Arrays that a cache holds are measured in it and out of it.
     pub fn alone(
         &mut self,
         of: &Alone<'_>,
@@ -48,12 +71,16 @@ impl<B: Device> Kernels<'_, B> {
         if launches == 0 {
             return Ok(());
         }
-        let fits = of.bytes * (of.calls as f64) < self.bench.working_set as f64 / 2.0;
-        let mut measured = |cold: bool, label: String| {
+        // A kernel that runs once in a pass is called once in it.
+        let (arrays, repeats) = held(of.bytes as usize, of.calls);
+        let mut measured = |how: Cache, label: String| {
             self.bench.backend.select_kernels(of.names);
-            let times = match cold {
-                true => self.bench.cold_times(of.calls, &mut call),
-                false => self.bench.times(of.calls, &mut call),
+            let times = match how {
+                Cache::Holds => self.bench.times(repeats, |backend, number| {
+                    call(backend, number % arrays);
+                }),
+                Cache::Emptied => self.bench.cold_times(of.calls, &mut call),
+                Cache::Exceeded => self.bench.times(of.calls, &mut call),
             };
             self.bench.backend.select_kernels(&[]);
             let line = Line {
@@ -65,13 +92,16 @@ impl<B: Device> Kernels<'_, B> {
             };
             self.keep(&line)
         };
-        match fits {
-            true => {
-                measured(false, format!("{}, cached", of.label))?;
-                measured(true, of.label.to_owned())
-            }
-            false => measured(false, of.label.to_owned()),
+        if arrays > 0 {
+            measured(Cache::Holds, format!("{}, cached", of.label))?;
         }
+        let exceeds = of.bytes * of.calls as f64 >= EXCEEDING as f64;
+        let how = if exceeds {
+            Cache::Exceeded
+        } else {
+            Cache::Emptied
+        };
+        measured(how, of.label.to_owned())
     }
 
     fn norm(&mut self, rows: usize) -> anyhow::Result<()> {
@@ -225,5 +255,22 @@ impl<B: Device> Kernels<'_, B> {
             failed = done.err().or(failed.take());
         });
         failed.map_or(done, |error| Err(error.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_called_cached_fits_a_cache() {
+        assert_eq!(held(HELD / 3, 64), (3, REPEATS));
+        assert_eq!(held(HELD + 1, 64).0, 0, "no cache holds that");
+        assert_eq!(held(1, 2), (2, REPEATS));
+        assert_eq!(held(0, 1), (1, 1), "once in a pass");
+        for (bytes, calls) in [(1 << 10, 64), (1 << 20, 64), (6 << 20, 8)] {
+            let (arrays, _) = held(bytes, calls);
+            assert!(arrays > 0 && arrays * bytes <= HELD);
+        }
     }
 }

@@ -78,7 +78,7 @@ fn every_measurement_has_its_figures() -> anyhow::Result<()> {
         ("choose, top-k and top-p", 1),
         ("choose, greedy", 1),
         ("rms_norm", 2),
-        ("rms_norm, cached", 1),
+        ("rms_norm, cached", 2),
         ("silu_mul", 2),
         ("rotate_and_store", 2),
         ("attention_plan of prompt", 1),
