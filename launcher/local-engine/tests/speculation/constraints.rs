@@ -261,6 +261,7 @@ fn constrained_texts_stay_the_same_on_gpus() {
         (found, accepted)
     };
     let (expected, _) = texts(&Setup::plain(Dtype::Float32, 1));
+    let mut all = 0;
     for (shape, policy) in [(Shape::chain(3), Some(Policy::Restless)), (TREE, None)] {
         let setup = Setup {
             policy,
