@@ -3,6 +3,7 @@
 
 mod regex;
 mod schema;
+mod types;
 mod words;
 
 use lockstep_types::constraint::CONSTRAINT_BYTES;
@@ -34,4 +35,22 @@ pub(crate) fn values(count: usize) -> Result<(), ConstraintError> {
         )));
     }
     Ok(())
+}
+
+/// Refuses what would bring schemas past their bounds, and grammars in another notation.
+pub(crate) fn lark(text: &str) -> Result<(), ConstraintError> {
+    if text.contains("::=") {
+        return Err(ConstraintError::refused(
+            "grammars in the notation of GBNF or EBNF ('::=') are not supported; write it in Lark's",
+        ));
+    }
+    match ["%json", "%llguidance"]
+        .into_iter()
+        .find(|own| text.contains(own))
+    {
+        Some(own) => Err(ConstraintError::refused(format!(
+            "'{own}' is not supported inside a grammar; send a schema by itself"
+        ))),
+        None => Ok(()),
+    }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use lockstep_types::constraint::Constraint;
 
-use crate::{Cancel, ConstraintError, Matcher, Vocabulary, compile::Compiled};
+use crate::{Cancel, ConstraintError, Matcher, Vocabulary, compile::Compiled, watch::Watch};
 
 /// Most constraints that are kept. One takes up to some MiB.
 const KEPT: usize = 64;
@@ -15,6 +15,9 @@ const KEPT: usize = 64;
 /// Compiles constraints, and keeps those that were used last.
 pub struct Compiler {
     vocabulary: Arc<Vocabulary>,
+    watch: Arc<Watch>,
+    /// Held while a constraint is compiled for its request.
+    turn: Mutex<()>,
     /// Used last at the end.
     kept: Mutex<Vec<(Constraint, Arc<Mutex<Compiled>>)>>,
 }
@@ -32,6 +35,8 @@ impl Compiler {
     pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
         Self {
             vocabulary,
+            watch: Arc::default(),
+            turn: Mutex::default(),
             kept: Mutex::new(Vec::with_capacity(KEPT)),
         }
     }
@@ -62,14 +67,22 @@ impl Compiler {
     pub fn matcher(&self, constraint: &Constraint) -> Result<Matcher, ConstraintError> {
         let compiled = match self.find(constraint) {
             Some(compiled) => compiled,
-            None => {
-                let cancel = Cancel::default();
-                let compiled = Compiled::new(constraint, &self.vocabulary, &cancel, false)?;
-                self.keep(constraint, compiled)
-            }
+            None => self.compile(constraint)?,
         };
         let compiled = compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(compiled.matcher(&self.vocabulary))
+        Ok(compiled
+            .matcher(&self.vocabulary)
+            .watched(self.watch.clone()))
+    }
+
+    /// Compiles a constraint, once for all choices of a request.
+    fn compile(&self, constraint: &Constraint) -> Result<Arc<Mutex<Compiled>>, ConstraintError> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(compiled) = self.find(constraint) {
+            return Ok(compiled);
+        }
+        let compiled = Compiled::new(constraint, &self.vocabulary, &Cancel::default(), false)?;
+        Ok(self.keep(constraint, compiled))
     }
 
     fn find(&self, constraint: &Constraint) -> Option<Arc<Mutex<Compiled>>> {
@@ -84,6 +97,9 @@ impl Compiler {
     fn keep(&self, constraint: &Constraint, compiled: Compiled) -> Arc<Mutex<Compiled>> {
         let compiled = Arc::new(Mutex::new(compiled));
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, known)) = kept.iter().find(|(known, _)| known == constraint) {
+            return known.clone();
+        }
         if kept.len() == KEPT {
             kept.remove(0);
         }

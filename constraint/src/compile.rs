@@ -1,6 +1,6 @@
 //! From a constraint to llguidance's grammar.
 
-use std::sync::Arc;
+use std::{sync::Arc, thread};
 
 use llguidance::{JsonCompileOptions, api::TopLevelGrammar};
 use lockstep_types::constraint::{Constraint, ConstraintKind, Whitespace};
@@ -9,6 +9,9 @@ use crate::{Cancel, ConstraintError, Matcher, Vocabulary, bounds, mark::Mark, wa
 
 /// One space, or a line break and up to 32 blanks.
 const BOUNDED: &str = r"(\x20|\n[\x20\t]{0,32})";
+
+/// Stack of the thread that compiles, of which only the touched part takes memory.
+const STACK: usize = 256 << 20;
 
 /// A compiled constraint, from which each request's matcher is cloned.
 pub(crate) struct Compiled {
@@ -23,6 +26,26 @@ impl Compiled {
     /// # Errors
     /// [`ConstraintError`].
     pub fn new(
+        constraint: &Constraint,
+        vocabulary: &Arc<Vocabulary>,
+        cancel: &Cancel,
+        walks: bool,
+    ) -> Result<Self, ConstraintError> {
+        // Compiling a schema takes a frame for each level, references included.
+        thread::scope(|scope| {
+            let thread = thread::Builder::new().stack_size(STACK);
+            let compile = || Self::compile(constraint, vocabulary, cancel, walks);
+            let thread = thread
+                .name("grammar".to_owned())
+                .spawn_scoped(scope, compile);
+            let done = thread.map(thread::ScopedJoinHandle::join);
+            let failed = || ConstraintError::refused("it can't be compiled; simplify it");
+            done.map_err(|_| ConstraintError::Slow)?
+                .map_err(|_| failed())?
+        })
+    }
+
+    fn compile(
         constraint: &Constraint,
         vocabulary: &Arc<Vocabulary>,
         cancel: &Cancel,
@@ -60,7 +83,9 @@ impl Compiled {
 
     /// Makes the matcher of a request, which shares nothing that is locked.
     pub fn matcher(&self, vocabulary: &Arc<Vocabulary>) -> Matcher {
-        let grammar = self.grammar.deep_clone();
+        let mut grammar = self.grammar.deep_clone();
+        // Only a mask sets the fuel of the tokens after it. One that fails is told of later.
+        let _ = grammar.compute_mask();
         Matcher::new(grammar, vocabulary.clone(), self.before.clone())
     }
 
@@ -87,7 +112,10 @@ fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, ConstraintError> 
             TopLevelGrammar::from_lark(format!("start: /{pattern}/"))
         }
         ConstraintKind::Choice => TopLevelGrammar::from_regex(&choice(&constraint.text)?),
-        ConstraintKind::Lark => TopLevelGrammar::from_lark(constraint.text.to_string()),
+        ConstraintKind::Lark => {
+            bounds::lark(&constraint.text)?;
+            TopLevelGrammar::from_lark(constraint.text.to_string())
+        }
     })
 }
 

@@ -18,6 +18,9 @@ pub enum ConstraintError {
     /// Compiling the constraint, or a mask of it, takes too long.
     #[error("it is too complex to be followed in time; simplify it")]
     Slow,
+    /// Other constraints are being compiled.
+    #[error("the server is compiling other constraints; try again")]
+    Busy,
     /// The model has no token that ends an output.
     #[error(
         "outputs of this model can't be constrained: it has no end token, so no output would \
@@ -47,6 +50,11 @@ impl ConstraintError {
     pub(crate) fn told(kind: ConstraintKind, message: &str) -> Self {
         let message = message.split("<non-verbose/>").next().unwrap_or_default();
         let message = message.trim();
+        // What llguidance says of its own faults helps nobody.
+        let message = match message.starts_with("panic") {
+            true => "this version can't compile it; simplify it",
+            false => message,
+        };
         let message = message.strip_suffix('.').unwrap_or(message);
         let keyword = match kind {
             ConstraintKind::JsonSchema if message.contains("oneOf") => Some("oneOf".to_owned()),

@@ -21,6 +21,7 @@ mod mark;
 mod matcher;
 mod vocabulary;
 mod walk;
+mod watch;
 
 pub use cache::Compiler;
 pub use cancel::Cancel;

@@ -1,6 +1,6 @@
 //! The state of one constrained output.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use llguidance::CancellationHandle;
 use lockstep_sampling::{SamplingError, TokenConstraint, allows};
@@ -8,7 +8,11 @@ use lockstep_sampling::{SamplingError, TokenConstraint, allows};
 use crate::{
     Vocabulary,
     mark::{Mark, Step},
+    watch::{Watch, Watched},
 };
+
+/// Longest time of one mask or of one token. Most take microseconds.
+const LONGEST: Duration = Duration::from_millis(500);
 
 /// The state of one constrained output: tokens that were taken, tokens that may follow.
 ///
@@ -19,6 +23,8 @@ use crate::{
 pub struct Matcher {
     grammar: llguidance::Matcher,
     vocabulary: Arc<Vocabulary>,
+    /// Ends what takes too long.
+    watch: Option<Arc<Watch>>,
     before: Option<Before>,
     /// Tokens that the grammar took, behind those of `before`.
     taken: usize,
@@ -79,11 +85,26 @@ impl Matcher {
             mask: Vec::with_capacity(vocabulary.width().div_ceil(32)),
             grammar,
             vocabulary,
+            watch: None,
             before,
             taken: 0,
             ended: 0,
             failure: None,
         }
+    }
+
+    /// Lets no mask and no token take longer than a moment. The constraint fails if one does.
+    pub(crate) fn watched(self, watch: Arc<Watch>) -> Self {
+        Self {
+            grammar: self.grammar.into_cancellable(),
+            watch: Some(watch),
+            ..self
+        }
+    }
+
+    fn begin(&self) -> Option<Watched> {
+        let handle = self.grammar.cancellation_handle()?;
+        Some(self.watch.as_ref()?.begin(handle, LONGEST))
     }
 
     /// Returns why the constraint can't be followed any further, if that is so.
@@ -99,11 +120,7 @@ impl Matcher {
         if self.ended > 0 || self.is_stopped() {
             return Ok(true);
         }
-        if self
-            .before
-            .as_ref()
-            .is_some_and(|before| before.state != State::Closed)
-        {
+        if self.is_free() {
             return Ok(false);
         }
         let accepting = self.grammar.is_accepting();
@@ -119,6 +136,11 @@ impl Matcher {
     /// fails then.
     pub(crate) fn cancellation(&mut self) -> Option<CancellationHandle> {
         self.grammar.cancellation_handle()
+    }
+
+    fn is_free(&self) -> bool {
+        let state = self.before.as_ref().map(|before| before.state);
+        matches!(state, Some(State::Free(_)))
     }
 
     fn is_stopped(&self) -> bool {
@@ -146,6 +168,7 @@ impl Matcher {
             self.mask.extend_from_slice(allowed);
             return Ok(());
         }
+        let _watched = self.begin();
         match self.grammar.compute_mask() {
             Ok(mask) => self.mask.extend_from_slice(mask.as_slice()),
             Err(error) => return Err(self.fail(error.to_string())),
@@ -198,6 +221,7 @@ impl Matcher {
         if self.is_stopped() {
             return Err(SamplingError::Constraint);
         }
+        let _watched = self.begin();
         // A known mask answers faster.
         let valid = match self.mask.is_empty() {
             false => Ok(usize::from(allows(&self.mask, token))),
@@ -265,6 +289,10 @@ impl TokenConstraint for Matcher {
         let constrained = (tokens - ends).min(self.taken);
         let rolled = self.grammar.rollback(constrained);
         rolled.map_err(|error| self.fail(error.to_string()))?;
+        if constrained > 0 {
+            // It keeps the last mask by the place in its own table, which now holds other rows.
+            self.grammar.invalidate_bias_cache();
+        }
         self.taken -= constrained;
         let mut free = tokens - ends - constrained;
         if let Some(before) = &mut self.before {

@@ -112,14 +112,16 @@ impl Vocabulary {
     }
 }
 
-/// Returns limits that a mask never reaches. What a limit of a step allows depends on what was
-/// computed before, so an output would show what was drafted. The input and the walk are
-/// bounded instead.
+/// Returns limits that no mask of a sane constraint comes near. What a limit of a step allows
+/// depends on what was computed before, so reaching one ends the request with an error, and
+/// never changes a text.
 fn limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 1 << 17,
-        step_lexer_fuel: 1 << 40,
+        // About a second of one transition, which can't be cancelled.
+        step_lexer_fuel: 20_000_000,
         step_max_items: 1 << 30,
+        max_lexer_states: 1_000_000,
         verbose_errors: false,
         ..ParserLimits::default()
     }

@@ -1,12 +1,12 @@
 //! Following a constraint for some hundred random tokens before it is used, so that one that
 //! dies or crawls is refused.
 
-use lockstep_sampling::{Stream, TokenConstraint, uniform};
+use lockstep_sampling::{Stream, TokenConstraint, allows, uniform};
 use lockstep_types::constraint::ConstraintKind;
 
 use crate::{Cancel, ConstraintError, Matcher};
 
-/// Number of tokens that are followed.
+/// Number of tokens that are followed, in each of two ways.
 const STEPS: u64 = 200;
 /// Key of the random numbers: every process refuses the same constraints.
 const SEED: u64 = 0x6c6f_636b;
@@ -36,14 +36,15 @@ impl Stuck {
 }
 
 /// Computes the first mask; with `whole`, follows random allowed tokens until the output must
-/// end, again and again, for [`STEPS`] tokens in all. Tokens are drawn uniformly, so that long
+/// end, again and again, for [`STEPS`] tokens in all, then as many of which each is repeated
+/// while it may be. Tokens are drawn uniformly, so that long
 /// outputs of odd characters come up early.
 pub(crate) fn walk(mut matcher: Matcher, cancel: &Cancel, whole: bool) -> Result<(), Stuck> {
     if !cancel.arm(matcher.cancellation()) {
         return Err(Stuck::Cancelled);
     }
-    let mut length = 0;
-    for step in 0..=if whole { STEPS } else { 0 } {
+    let (mut length, mut last) = (0, None);
+    for step in 0..=if whole { 2 * STEPS } else { 0 } {
         let stuck = |matcher: &Matcher| match cancel.is_cancelled() {
             true => Stuck::Cancelled,
             false if step == 0 => Stuck::NoWords,
@@ -56,9 +57,12 @@ pub(crate) fn walk(mut matcher: Matcher, cancel: &Cancel, whole: bool) -> Result
                 _ => stuck(&matcher),
             });
         };
-        let Some(token) = draw(allowed, step) else {
+        // Later on, one token as often as it may come: loops are entered that way.
+        let again = last.filter(|last| step > STEPS && allows(allowed, *last));
+        let Some(token) = again.or_else(|| draw(allowed, step)) else {
             return Err(Stuck::NoWords);
         };
+        last = Some(token);
         if matcher.take(token).is_err() {
             return Err(stuck(&matcher));
         }

@@ -11,6 +11,9 @@ use tokio::sync::Semaphore;
 /// Longest time for a constraint to be compiled and followed. Most take milliseconds.
 const LONGEST: Duration = Duration::from_secs(1);
 
+/// Longest time for a constraint to wait until others are compiled.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
 /// Constraints that are compiled at once. More wait, while known ones do not.
 const AT_ONCE: usize = 2;
 
@@ -73,8 +76,10 @@ impl Constraints {
         {
             return Ok(());
         }
-        let permit = self.permits.clone().acquire_owned().await;
-        let permit = permit.map_err(|_| ConstraintError::Slow)?;
+        let permit = tokio::time::timeout(LONGEST_WAIT, self.permits.clone().acquire_owned());
+        let Ok(Ok(permit)) = permit.await else {
+            return Err(ConstraintError::Busy);
+        };
         if known.is_none() {
             let source = self.source.clone();
             let read = tokio::task::spawn_blocking(move || source.compiler().map(|_| ()));

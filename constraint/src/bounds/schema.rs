@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::{
-    regex, values,
+    regex, types, values,
     words::{self, could_be},
 };
 use crate::ConstraintError;
@@ -16,6 +16,12 @@ const MOST_NESTING: usize = 64;
 const MOST_SCHEMAS: usize = 5000;
 /// Most properties of an object. Each costs time at every token until it has come.
 const MOST_PROPERTIES: usize = 256;
+/// Most properties and required names of all objects, since objects may be joined.
+const MOST_NAMES: usize = 2000;
+/// Most `patternProperties` of an object. Every two of them are compared.
+const MOST_PATTERNS: usize = 16;
+/// Largest product of all different `multipleOf`, since numbers may have to be multiples of all.
+const MOST_MULTIPLES: u64 = 10_000;
 /// Most digits' worth of a `multipleOf`: an automaton has a state for each remainder.
 const MOST_MULTIPLE: u64 = 1000;
 
@@ -69,6 +75,8 @@ pub(crate) fn schema(text: &str) -> Result<Value, ConstraintError> {
         followed: BTreeSet::new(),
         schemas: 0,
         values: 0,
+        names: 0,
+        multiples: BTreeSet::new(),
     };
     check.schema(&root, &Place::default())?;
     values(check.values)?;
@@ -111,10 +119,18 @@ struct Check<'a> {
     followed: BTreeSet<String>,
     schemas: usize,
     values: usize,
+    names: usize,
+    multiples: BTreeSet<u64>,
 }
 
 impl Check<'_> {
     fn schema(&mut self, schema: &Value, place: &Place) -> Result<(), ConstraintError> {
+        self.schemas += 1;
+        if self.schemas > MOST_SCHEMAS || place.depth > MOST_NESTING {
+            return Err(ConstraintError::refused(format!(
+                "it has more than {MOST_SCHEMAS} schemas, or nests them deeper than {MOST_NESTING}"
+            )));
+        }
         let Value::Object(fields) = schema else {
             return match schema {
                 Value::Bool(_) => Ok(()),
@@ -125,12 +141,6 @@ impl Check<'_> {
                 }),
             };
         };
-        self.schemas += 1;
-        if self.schemas > MOST_SCHEMAS || place.depth > MOST_NESTING {
-            return Err(ConstraintError::refused(format!(
-                "it has more than {MOST_SCHEMAS} schemas, or nests them deeper than {MOST_NESTING}"
-            )));
-        }
         if let Some(keyword) = MISSING
             .iter()
             .find(|keyword| fields.contains_key(**keyword))
@@ -139,6 +149,9 @@ impl Check<'_> {
                 keyword,
                 format!("the keyword '{keyword}' is not supported; leave it out"),
             ));
+        }
+        if let Some((keyword, wanted)) = types::wrong(fields) {
+            return Err(place.refuse(keyword, format!("'{keyword}' must be {wanted}")));
         }
         self.numbers(fields, place)?;
         self.texts(fields, place)?;
@@ -157,20 +170,25 @@ impl Check<'_> {
         let Some(Value::Number(multiple)) = fields.get("multipleOf") else {
             return Ok(());
         };
-        let digits: String = multiple
-            .to_string()
-            .chars()
-            .filter(char::is_ascii_digit)
-            .collect();
-        let digits = digits.trim_matches('0');
-        let scaled: u64 = digits
-            .parse()
-            .unwrap_or(if digits.is_empty() { 0 } else { u64::MAX });
-        let exponent = multiple.to_string().contains(['e', 'E', '-']);
-        if exponent || scaled == 0 || scaled > MOST_MULTIPLE {
+        let text = multiple.to_string();
+        let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+        let digits = digits.trim_start_matches('0');
+        let scaled: u64 = digits.parse().unwrap_or(0);
+        if text.contains(['e', 'E', '-']) || scaled == 0 || scaled > MOST_MULTIPLE {
             return Err(place.refuse(
                 "multipleOf",
                 format!("a 'multipleOf' must be positive, with digits of at most {MOST_MULTIPLE}"),
+            ));
+        }
+        self.multiples.insert(scaled);
+        let all = self
+            .multiples
+            .iter()
+            .fold(1, |all: u64, one| all.saturating_mul(*one));
+        if all > MOST_MULTIPLES {
+            return Err(place.refuse(
+                "multipleOf",
+                format!("all different 'multipleOf' together, multiplied, exceed {MOST_MULTIPLES}"),
             ));
         }
         Ok(())
@@ -198,16 +216,24 @@ impl Check<'_> {
 
     /// Checks the schemas inside.
     fn parts(&mut self, fields: &Map<String, Value>, place: &Place) -> Result<(), ConstraintError> {
-        for keyword in ["properties", "patternProperties"] {
+        let required = fields.get("required").and_then(Value::as_array);
+        self.names += required.map_or(0, Vec::len);
+        for (keyword, most) in [
+            ("properties", MOST_PROPERTIES),
+            ("patternProperties", MOST_PATTERNS),
+        ] {
             let Some(Value::Object(properties)) = fields.get(keyword) else {
                 continue;
             };
-            if properties.len() > MOST_PROPERTIES {
+            self.names += properties.len();
+            if properties.len() > most || self.names > MOST_NAMES {
                 return Err(place.refuse(
                     keyword,
                     format!(
-                        "the object has {} properties; the limit is {MOST_PROPERTIES}",
-                        properties.len()
+                        "the object has {} of them, and all objects have {} names so far; the \
+                         limits are {most} and {MOST_NAMES}",
+                        properties.len(),
+                        self.names
                     ),
                 ));
             }

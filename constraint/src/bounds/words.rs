@@ -38,6 +38,12 @@ pub(super) fn has_instance(root: &Value) -> Result<(), ConstraintError> {
 /// Returns the schema that a reference points to.
 pub(super) fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     let pointer = reference.strip_prefix('#')?;
+    // What has to be escaped is read in several ways.
+    let parts = pointer.strip_prefix('/').unwrap_or_default().split('/');
+    let plain = |part: &str| !part.is_empty() && !part.contains(['~', '%', '#']);
+    if !pointer.is_empty() && !parts.into_iter().all(plain) {
+        return None;
+    }
     root.pointer(pointer)
         .filter(|target| target.is_object() || target.is_boolean())
 }

@@ -1,5 +1,8 @@
 //! Constraints compiled for the demo model's tokenizer.
 
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod masks;
 mod reasoning;
 mod refusals;

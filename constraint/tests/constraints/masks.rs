@@ -15,7 +15,7 @@ fn constraints() -> Vec<Constraint> {
     vec![
         compact(&person),
         schema(&person),
-        compact(json!({"type": "object"})),
+        compact(&json!({"type": "object"})),
         regex(r"[a-f]{2,40}(-\d+)*"),
         Constraint::new(
             ConstraintKind::Choice,
@@ -99,6 +99,42 @@ proptest! {
 
 /// A vocabulary that no matcher has warmed.
 static COLD: LazyLock<Arc<Vocabulary>> = LazyLock::new(vocabulary);
+
+/// Drafts that were given back leave no mask behind, though nothing asks for one in between.
+#[test]
+fn given_back_tokens_leave_no_mask() {
+    let constraint = compact(&json!({"type": "object"}));
+    let encode = |text: &str| TOKENIZER.encode(text, false).unwrap();
+    for (before, draft, after) in [
+        ("{\"k\":", "[\"", "{\""),
+        ("{\"k\":", "[", "{"),
+        ("{\"k\":{", "\"a\":1", "\"b\":["),
+    ] {
+        for asked in 1..=encode(after).len() {
+            let mut warm = matcher(&constraint);
+            let mut taken = encode(before);
+            taken.iter().for_each(|token| warm.take(*token).unwrap());
+            let drafts = encode(draft);
+            for token in &drafts {
+                warm.allowed().unwrap();
+                warm.take(*token).unwrap();
+            }
+            warm.allowed().unwrap();
+            warm.give_back(drafts.len()).unwrap();
+            for token in &encode(after)[..asked] {
+                warm.take(*token).unwrap();
+                taken.push(*token);
+            }
+            let mut fresh = Compiler::new(COLD.clone()).matcher(&constraint).unwrap();
+            taken.iter().for_each(|token| fresh.take(*token).unwrap());
+            assert_eq!(
+                mask(&mut warm),
+                mask(&mut fresh),
+                "{before} {draft} {after}"
+            );
+        }
+    }
+}
 
 /// Behind the end there are only end tokens, and drafts behind it spoil nothing.
 #[test]

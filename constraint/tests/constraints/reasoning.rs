@@ -81,3 +81,20 @@ fn reasoning_may_be_left_out() {
         assert_eq!(matcher.is_fulfilled(), Ok(true));
     }
 }
+
+/// An output without reasoning may be as short as the constraint lets it be.
+#[test]
+fn an_empty_output_may_end_before_it_reasons() {
+    let open = TOKENIZER.id_to_token(1).unwrap();
+    let constraint = Constraint {
+        after: behind(Some(&open), "</t>").after,
+        ..regex("[0-9]*")
+    };
+    let mut matcher = COMPILER.matcher(&constraint).unwrap();
+    assert!(allows(matcher.allowed().unwrap(), ENDS[0]));
+    assert_eq!(matcher.is_fulfilled(), Ok(true));
+    matcher.take(ENDS[0]).unwrap();
+    matcher.give_back(1).unwrap();
+    matcher.take(1).unwrap();
+    assert_eq!(matcher.is_fulfilled(), Ok(false));
+}

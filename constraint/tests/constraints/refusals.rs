@@ -101,7 +101,7 @@ fn hostile_constraints_are_refused_before_they_compile() {
     for own in [many(1000), deep, json!({"enum": values})] {
         assert!(check(&schema(&own)).is_err());
     }
-    assert_eq!(check(&schema(many(200))), Ok(()));
+    assert_eq!(check(&schema(&many(200))), Ok(()));
     let long = json!({"description": "x".repeat(70_000)});
     assert!(refusal(&schema(&long)).2.contains("bytes"));
     for pattern in ["((a{0,100}){0,100}){0,100}", "foo[", "", "a{5000}"] {
@@ -114,17 +114,76 @@ fn hostile_constraints_are_refused_before_they_compile() {
         (ConstraintKind::Choice, "[\"\"]"),
         (ConstraintKind::Choice, "{}"),
         (ConstraintKind::Lark, "start: nothing"),
+        (ConstraintKind::Lark, "root ::= \"a\""),
+        (
+            ConstraintKind::Lark,
+            "start: %json {\"multipleOf\": 999983}",
+        ),
         (ConstraintKind::Lark, "start: start \"a\""),
     ] {
         assert!(check(&Constraint::new(kind, text)).is_err(), "{text}");
     }
 }
 
+/// Values of other types are told of by name, however odd they are.
+#[test]
+fn keywords_have_their_types() {
+    let umlauts = "ä".repeat(60);
+    for (own, keyword) in [
+        (json!({"$ref": [format!("x{umlauts}")]}), "$ref"),
+        (json!({"pattern": 5}), "pattern"),
+        (json!({"format": {}}), "format"),
+        (json!({"required": [1]}), "required"),
+        (json!({"minimum": umlauts}), "minimum"),
+        (json!({"maxItems": -1}), "maxItems"),
+        (json!({"minLength": 1e30}), "minLength"),
+        (json!({"type": "text"}), "type"),
+        (json!({"properties": []}), "properties"),
+        (json!({"allOf": {}}), "allOf"),
+        (json!({"multipleOf": 4_000_000_000u64}), "multipleOf"),
+        (
+            json!({"allOf": [{"multipleOf": 991}, {"multipleOf": 997}]}),
+            "multipleOf",
+        ),
+        (json!({"$ref": "#/d/a~1b", "d": {"a/b": {}}}), "$ref"),
+        (json!({"$ref": "#/", "": {}}), "$ref"),
+    ] {
+        let (found, place, message) = refusal(&schema(&own));
+        assert_eq!(found.as_deref(), Some(keyword), "{own}: {message}");
+        assert!(place.is_some() && !message.contains("panic"), "{own}");
+    }
+}
+
+/// A path of references as long as there is room for compiles or is refused, and ends nothing
+/// else.
+#[test]
+fn long_paths_of_references_overflow_no_stack() {
+    let count = 1200;
+    let each = (0..count).map(|at| {
+        let next = json!({"$ref": format!("#/d/{}", at + 1)});
+        (at.to_string(), next)
+    });
+    let mut all: serde_json::Map<String, Value> = each.collect();
+    all.insert(count.to_string(), json!({"type": "null"}));
+    // In this order the checks find every path short.
+    let parts = (0..=count)
+        .rev()
+        .map(|at| json!({"$ref": format!("#/d/{at}")}));
+    let own = json!({"$ref": "#/d/0", "allOf": parts.collect::<Vec<_>>(), "d": all});
+    let checked = check(&schema(&own));
+    let length = checked.as_ref().err().map(ToString::to_string);
+    assert!(
+        length.is_none_or(|error| !error.contains("bytes")),
+        "it was tried"
+    );
+    assert_eq!(check(&schema(&json!({"type": "integer"}))), Ok(()));
+}
+
 #[test]
 fn a_cancelled_check_is_too_slow() {
     let cancel = Cancel::default();
     cancel.cancel();
-    let one = schema(json!({"type": "integer", "maximum": 77}));
+    let one = schema(&json!({"type": "integer", "maximum": 77}));
     assert_eq!(COMPILER.check(&one, &cancel), Err(ConstraintError::Slow));
     assert_eq!(check(&one), Ok(()));
 }

@@ -4,6 +4,7 @@ use lockstep_constraint::{Cancel, Compiler, ConstraintError, Matcher, Vocabulary
 use lockstep_sampling::{TokenConstraint as _, allows};
 use lockstep_text::Tokenizer;
 use lockstep_types::constraint::{Constraint, ConstraintKind, Whitespace};
+use serde_json::Value;
 
 /// Width of the logits, a little more than the tokenizer has.
 pub const WIDTH: usize = 4100;
@@ -21,14 +22,14 @@ pub fn vocabulary() -> Arc<Vocabulary> {
     Arc::new(Vocabulary::new(&TOKENIZER, WIDTH, &ENDS).unwrap())
 }
 
-pub fn schema(text: impl ToString) -> Constraint {
-    Constraint::new(ConstraintKind::JsonSchema, text.to_string())
+pub fn schema(schema: &Value) -> Constraint {
+    Constraint::new(ConstraintKind::JsonSchema, schema.to_string())
 }
 
-pub fn compact(text: impl ToString) -> Constraint {
+pub fn compact(own: &Value) -> Constraint {
     Constraint {
         whitespace: Whitespace::Compact,
-        ..schema(text)
+        ..schema(own)
     }
 }
 

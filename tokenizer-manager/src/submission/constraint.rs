@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use lockstep_constraint::ConstraintError;
-use lockstep_types::constraint::Constraint;
+use lockstep_types::{
+    constraint::Constraint,
+    request::{ErrorKind, RequestError},
+};
 
 use super::{ConstraintSpec, GenerateSpec};
 use crate::{
@@ -44,6 +47,7 @@ fn refused(asked: &ConstraintSpec, error: &ConstraintError) -> ApiError {
     let (param, name) = (&asked.param, asked.kind.name());
     let param: &str = param;
     match error {
+        ConstraintError::Busy => RequestError::new(ErrorKind::Overloaded, error.to_string()).into(),
         ConstraintError::NoEnd | ConstraintError::Vocabulary(_) => {
             ApiError::unsupported(param, error.to_string())
         }

@@ -543,3 +543,41 @@ async fn without_a_parser_tools_are_refused() {
     let (status, text) = front.await.post(CHAT, &asking(&json!({}))).await;
     assert!(status == 400 && text.contains("shows no tools"), "{text}");
 }
+
+/// A constraint holds for the answer alone: behind the reasoning that the prompt opened, or that
+/// the model may begin.
+#[tokio::test]
+async fn a_constraint_begins_behind_the_reasoning() {
+    let tools = start("none").await;
+    for (kwargs, after) in [
+        (json!({}), Some((Some("<think>"), "</think>"))),
+        (json!({"enable_thinking": true}), Some((None, "</think>"))),
+        (json!({"enable_thinking": false}), None),
+    ] {
+        let fields = json!({"chat_template_kwargs": kwargs, "separate_reasoning": false,
+            "response_format": {"type": "json_object"}});
+        let body = chat(&fields);
+        let scheduler = async {
+            let job = tools.front.mock.job().await;
+            tools.say(&job, "{}", FinishReason::Stop);
+            job.submit.constraint.clone().expect("a constraint")
+        };
+        let ((status, text), asked) = tokio::join!(tools.front.post(CHAT, &body), scheduler);
+        assert_eq!(status, 200, "{text}");
+        assert_eq!(asked.text, "{\"type\":\"object\"}");
+        let marks = |after: &lockstep_proto::pb::lockstep::Reasoning| {
+            (after.open.clone(), after.close.clone())
+        };
+        let wanted = after.map(|(open, close)| (open.map(str::to_owned), close.to_owned()));
+        assert_eq!(asked.after.as_ref().map(marks), wanted, "{kwargs}");
+    }
+}
+
+#[tokio::test]
+async fn a_constraint_that_would_leave_no_call_is_refused() {
+    let tools = start("hermes").await;
+    let body = asking(&json!({"response_format": {"type": "json_object"}}));
+    let (status, text) = tools.front.post(CHAT, &body).await;
+    assert_eq!(status, 400, "{text}");
+    assert!(text.contains("\"param\":\"response_format\""), "{text}");
+}
