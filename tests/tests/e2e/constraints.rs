@@ -15,6 +15,9 @@ use crate::{grpc::greedy, shared};
 
 const CHAT: &str = "/v1/chat/completions";
 
+/// Fields of a request, and a check of its text.
+type Case<'a> = (Value, &'a dyn Fn(&Value));
+
 fn schema() -> Value {
     json!({
         "type": "object",
@@ -104,7 +107,7 @@ async fn every_spelling_is_obeyed() {
     };
     let object = |text: &Value| check(text.as_str().unwrap_or_default());
     let whole = schema();
-    let cases: [(Value, &dyn Fn(&Value)); 7] = [
+    let cases: [Case<'_>; 7] = [
         (json!({"guided_choice": ["yes", "no"]}), &yes_or_no),
         (
             json!({"structured_outputs": {"choice": ["yes", "no"]}}),
