@@ -2,6 +2,7 @@
 
 import argparse
 import gzip
+import os
 import pathlib
 import shutil
 import subprocess
@@ -49,6 +50,19 @@ def built(repository: pathlib.Path) -> str:
     return str(repository / "target" / "release" / "lockstep")
 
 
+def travels(checkout: pathlib.Path, out: pathlib.Path) -> int:
+    """Bytes of the files that travel along with the bundle: tracked ones, and those that git does not ignore."""
+    command = ["git", "-C", str(checkout), "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    try:
+        found = subprocess.run(command, capture_output=True, check=True)
+        paths = [checkout / os.fsdecode(name) for name in found.stdout.split(b"\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        paths = list(checkout.rglob("*"))
+    # The bundle is counted by itself, and a sparse checkout lacks files that are tracked.
+    others = [path for path in paths if path.is_file() and out.resolve() not in path.resolve().parents]
+    return sum(path.stat().st_size for path in others)
+
+
 def collect(a: argparse.Namespace, here: pathlib.Path) -> int:
     """Fill the folder; 1 if it is too large to be carried."""
     out = pathlib.Path(a.out)
@@ -66,10 +80,14 @@ def collect(a: argparse.Namespace, here: pathlib.Path) -> int:
     sizes = {path: path.stat().st_size for path in sorted(out.rglob("*")) if path.is_file()}
     for path, size in sizes.items():
         print(f"{size / 2**20:8.1f} MiB  {path}")
-    total = sum(sizes.values()) / 2**20
+    checkout = pathlib.Path(a.checkout or here.parents[1])
+    along = travels(checkout, out)
+    print(f"{along / 2**20:8.1f} MiB  {checkout}, which travels along")
+    total = (sum(sizes.values()) + along) / 2**20
     print(f"{total:8.1f} MiB  in all, of {MOST_MIB}")
     if total > MOST_MIB:
-        remedy = "leave --tests or --baseline out, and give programs that are built with --release"
+        remedy = "send the bundle from another --checkout, an otherwise empty repository (see --help); or "
+        remedy += "leave --tests or --baseline out, and give programs that are built with --release"
         print(f"This is too large to be carried: {remedy}.", file=sys.stderr)
         return 1
     return 0

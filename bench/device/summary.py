@@ -35,16 +35,25 @@ def medians(lines: list[dict], arm: str, field: str) -> dict[tuple, float]:
     return {what: statistics.median(values) for what, values in found.items()}
 
 
-def verdict(expected: float, measured: float) -> str:
-    """How a figure stands to its prediction. One that is missed by half ends a line of work."""
+def verdict(expected: float, measured: float, share: bool = False) -> str:
+    """How a time, or a share of what is possible, stands to its prediction. One that is missed by half ends a line of work."""
     if expected == 0:
         return "as predicted" if measured == 0 else "not as predicted"
-    ratio = measured / expected
-    if 0.8 <= ratio <= 1.25:
+    if measured <= 0:
+        return "not as predicted"
+    # Above 1 is worse.
+    ratio = expected / measured if share else measured / expected
+    if ratio < 0.8:
+        return "better"
+    if ratio <= 1.25:
         return "as predicted"
-    if ratio < 0.5:
-        return "half or less"
     return "missed by half" if ratio > 1.5 else "near"
+
+
+def on_predicted_card(lines: list[dict]) -> bool:
+    """Whether all figures are of the card that the predictions are for."""
+    names = {line["name"] for line in lines if line.get("part") == "about" and "name" in line}
+    return bool(names) and all(predictions()["card"] in name for name in names)
 
 
 def table(rows: list[list[str]]) -> str:
@@ -63,9 +72,13 @@ def shown(number: float | None) -> str:
 def beside_predictions(lines: list[dict], arms: list[str]) -> str:
     """Every prediction, and what each arm measured."""
     rows = [["shape", "figure", "size", "unit", "predicted", "how", *arms, "verdict"]]
+    judged = on_predicted_card(lines)
     for of in predictions()["figures"]:
         values = [medians(lines, arm, of["field"]).get(wanted(of)) for arm in arms]
-        says = "not measured" if values[-1] is None else verdict(of["expected"], values[-1])
+        says = "not measured" if values[-1] is None else "another card"
+        # Bits do not depend on the card.
+        if values[-1] is not None and (judged or of["expected"] == 0):
+            says = verdict(of["expected"], values[-1], of["field"].startswith("of "))
         what = wanted(of)
         rows.append([*what, of["field"], shown(of["expected"]), of["how"], *map(shown, values), says])
     return table(rows)

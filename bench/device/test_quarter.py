@@ -18,6 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import child  # noqa: E402
+import collect  # noqa: E402
 import parts  # noqa: E402
 import summary  # noqa: E402
 
@@ -70,9 +71,35 @@ class Pieces(unittest.TestCase):
         self.assertIn("could not be started", why)
 
     def test_a_prediction_that_is_missed_by_half_is_told(self):
-        for measured, says in [(10, "as predicted"), (13, "near"), (16, "missed by half"), (4, "half or less")]:
+        for measured, says in [(10, "as predicted"), (13, "near"), (16, "missed by half"), (7, "better"), (4, "better")]:
             self.assertEqual(summary.verdict(10, measured), says)
+        for measured, says in [(0.9, "as predicted"), (0.7, "near"), (0.5, "missed by half"), (1.3, "better")]:
+            self.assertEqual(summary.verdict(0.96, measured, share=True), says)
         self.assertEqual([summary.verdict(0, found) for found in (0, 3)], ["as predicted", "not as predicted"])
+
+    def test_another_card_is_not_judged_but_for_its_bits(self):
+        steps = {"part": "steps", "shape": "8b", "arm": "this", "requests": "1 x 1024", "device us": 9000}
+        bits = {"part": "bits", "shape": "8b", "arm": "this", "different": 3}
+        for card, says in [("NVIDIA H200", "missed by half"), ("NVIDIA H100 80GB HBM3", "another card"), (None, "another card")]:
+            about = [{"part": "about", "name": card}] if card else []
+            rows = summary.beside_predictions([*about, steps, bits], ["this"]).splitlines()
+            [step] = [row for row in rows if row.endswith(says)]
+            self.assertIn("5063", step)
+            [row] = [row for row in rows if row.endswith("not as predicted")]
+            self.assertIn("bits", row)
+
+    def test_the_checkout_travels_with_the_bundle(self):
+        with tempfile.TemporaryDirectory() as folder:
+            checkout = pathlib.Path(folder)
+            subprocess.run(["git", "init", "-q", folder], check=True)
+            for name, size in [("tracked", 10), ("new", 200), ("ignored", 3000), ("bundle/program", 40000)]:
+                (checkout / name).parent.mkdir(exist_ok=True)
+                (checkout / name).write_bytes(b"x" * size)
+            (checkout / ".git" / "info" / "exclude").write_text("/ignored\n")
+            subprocess.run(["git", "-C", folder, "add", "tracked"], check=True)
+            self.assertEqual(collect.travels(checkout, checkout / "bundle"), 210)
+            (checkout / "tracked").unlink()
+            self.assertEqual(collect.travels(checkout, checkout / "bundle"), 200)
 
     def test_medians_are_of_one_arm_and_one_figure(self):
         line = {"shape": "8b", "kernel": "k", "size": "1", "arm": "this", "us": 3}

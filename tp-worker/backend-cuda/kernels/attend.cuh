@@ -21,7 +21,7 @@ struct Attend {
     float scale;                // of scores, with log₂ e in it
     unsigned group;             // of layers, whose page tables are read
     unsigned window;
-    unsigned rounded;           // queries are CACHED, each head at the begin of its place
+    unsigned rounded;           // queries are CACHED, each head at the beginning of its place
 };
 
 // A warp's running result of 16 queries: of `tile_row(0)` and `tile_row(2)` in a lane, for

@@ -168,9 +168,15 @@ struct Merge {
     OPERAND* out;               // [tokens, heads · HEAD_DIM]
     unsigned most_rows, most_tokens, heads, window;
 };
+// Where a multiprocessor runs 48 warps, the compiler would rather spill than have fewer of them.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890)
+#define MERGE_BOUNDS __launch_bounds__(THREADS, 8)
+#else
+#define MERGE_BOUNDS __launch_bounds__(THREADS)
+#endif
 // Folds the parts of every query in the order of their spans. Blocks share
 // queries, which are a token's heads in turn.
-extern "C" __global__ void __launch_bounds__(THREADS) attention_merge(Merge a) {
+extern "C" __global__ void MERGE_BOUNDS attention_merge(Merge a) {
     if (a.work[PARTS] == 0) return;
     const unsigned rows = min(a.batch[ROWS], a.most_rows), tokens = min(a.batch[TOKENS], a.most_tokens);
     const Row* all = (const Row*)list(a.batch, ROWS_AT);

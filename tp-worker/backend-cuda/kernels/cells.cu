@@ -17,7 +17,7 @@ struct Heads {
     unsigned heads, kv_heads, half, cells, positions, most;
     float eps;
     unsigned group;             // of layers, whose cells are written
-    // Queries are written as CACHED, each head at the begin of its place in qkv, and what
+    // Queries are written as CACHED, each head at the beginning of its place in qkv, and what
     // stays in qkv else as f32.
     unsigned rounds;
     unsigned pad;

@@ -28,8 +28,6 @@ const THREADS: u32 = 128;
 /// stages.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
 const WIDE_BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
-/// Items of work per multiprocessor from which on all are busy for most of the time.
-const BUSY_BLOCKS: u32 = 3;
 /// Attention kernels for one head shape, one type of cache and one type of operands.
 ///
 /// # Panics
@@ -145,10 +143,10 @@ impl Attention {
             // With this many tiles the device is busy without splitting them.
             split_tiles: self.multiprocessors / kv_heads,
             least_wide: self.least_wide(inputs).unwrap_or(u32::MAX),
-            busy_items: (BUSY_BLOCKS * self.multiprocessors).div_ceil(kv_heads),
+            blocks: self.shared(BLOCKS_PER_MULTIPROCESSOR),
+            wide_blocks: self.shared(WIDE_BLOCKS_PER_MULTIPROCESSOR),
             most_parts: work.most_parts() as u32,
             window: window_of(&self.shape),
-            pad: 0,
         };
         // SAFETY: the list has room for `most_rows` rows.
         unsafe { self.plan.launch(stream, [1, 1, 1], &parameters) }
@@ -205,15 +203,14 @@ impl Attention {
             rounded: u32::from(queries.rounded),
         };
         let kv_heads = shape.kv_heads as u32;
-        let shared = |blocks: u32| (blocks * self.multiprocessors).div_ceil(kv_heads);
         // SAFETY: the plan keeps within the room for parts, all tokens have queries, and room in
         // `out`, and missing cells are not read.
         unsafe {
             if let (Some(wide), Some(_)) = (&self.wide, self.least_wide(inputs)) {
-                let grid = [shared(WIDE_BLOCKS_PER_MULTIPROCESSOR), kv_heads, 1];
+                let grid = [self.shared(WIDE_BLOCKS_PER_MULTIPROCESSOR), kv_heads, 1];
                 wide.launch(stream, grid, &parameters)?;
             }
-            let grid = [shared(BLOCKS_PER_MULTIPROCESSOR), kv_heads, 1];
+            let grid = [self.shared(BLOCKS_PER_MULTIPROCESSOR), kv_heads, 1];
             self.attend.launch(stream, grid, &parameters)?;
         }
         let parameters = Merge {
@@ -233,6 +230,12 @@ impl Attention {
 }
 
 impl Attention {
+    /// Blocks that share the items of one key and value head.
+    fn shared(&self, per_multiprocessor: u32) -> u32 {
+        let kv_heads = self.shape.kv_heads as u32;
+        (per_multiprocessor * self.multiprocessors).div_ceil(kv_heads)
+    }
+
     /// Number of wide items for each key and value head that give every multiprocessor one. `None`
     /// if all queries of a batch of this size do not fill as many tiles. Then the kernel for them
     /// is not launched, since decode steps would wait for it in vain.

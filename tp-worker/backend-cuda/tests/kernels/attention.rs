@@ -200,6 +200,11 @@ fn rows_are_split_where_that_fills_the_device() {
     let few = vec![decode(4, 0); 5];
     let many = vec![decode(4, 0); 6];
     let one_long = [vec![decode(2, 0); 7], vec![decode(4, 0)]].concat();
+    let beside_a_prompt = vec![
+        decode(12, 0),
+        decode(12, 0),
+        Request::causal(3, 0, 6 * 16 / 2),
+    ];
     let parts = |spans: u32| 4 * spans;
     // Requests, items, and parts.
     let table = [
@@ -216,6 +221,11 @@ fn rows_are_split_where_that_fills_the_device() {
         (few, 5 * 4, 5 * parts(4)),
         (many, 6, 0),
         (one_long, 7 + 4, parts(4)),
+        // A prompt's tiles are short beside long rows, though as many as busy blocks.
+        (beside_a_prompt, 2 * 12 + 6, 2 * parts(12)),
+        // A second turn of blocks would run almost empty, or is full enough.
+        (vec![decode(4, 0); 9], 9 * 4, 9 * parts(4)),
+        (vec![decode(4, 0); 12], 12, 0),
     ];
     for (at, (requests, items, parts)) in table.into_iter().enumerate() {
         let found = cut(&gpu, &attention, &run, &requests);

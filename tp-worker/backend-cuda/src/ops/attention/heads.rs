@@ -40,7 +40,7 @@ pub struct Rope {
 pub struct Queries<'a> {
     pub(super) address: u64,
     len: usize,
-    /// True if each head has the cache's type, at the begin of its place.
+    /// True if each head has the cache's type, at the beginning of its place.
     pub(super) rounded: bool,
     of: PhantomData<&'a Floats>,
 }
@@ -70,7 +70,7 @@ impl<'a> From<&'a Floats> for Queries<'a> {
 impl Attention {
     /// Norms queries and keys of `qkv` (where `norms` has weights) and rotates them by their
     /// tokens' positions. `qkv` is `[tokens, (heads + 2·kv_heads)·head_dim]` sums. All are
-    /// rounded to the cache's type: queries go to the space of `qkv`, each head to the begin of
+    /// rounded to the cache's type: queries go to the space of `qkv`, each head to the beginning of
     /// its place there, keys and values to their cells. Keys and values in that space stay as
     /// they were.
     ///

@@ -66,11 +66,11 @@ pub(super) struct Plan {
     pub most_rows: u32,
     pub heads: u32,
     pub split_tiles: u32,
-    pub busy_items: u32,
+    pub blocks: u32,
+    pub wide_blocks: u32,
     pub least_wide: u32,
     pub most_parts: u32,
     pub window: u32,
-    pub pad: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
