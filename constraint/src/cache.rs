@@ -46,8 +46,8 @@ impl Compiler {
         self.find(constraint).is_some()
     }
 
-    /// Compiles a constraint and follows it for some hundred tokens. It may take long, so it
-    /// runs on a thread of its own, and another thread cancels it.
+    /// Compiles a constraint and follows it for some hundred tokens. It blocks the calling thread
+    /// for as long as that takes; another thread can cancel it.
     ///
     /// # Errors
     /// [`ConstraintError`].

@@ -1,6 +1,10 @@
 //! From a constraint to llguidance's grammar.
 
-use std::{sync::Arc, thread};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use llguidance::{JsonCompileOptions, api::TopLevelGrammar};
 use lockstep_types::constraint::{Constraint, ConstraintKind, Whitespace};
@@ -9,6 +13,10 @@ use crate::{Cancel, ConstraintError, Matcher, Vocabulary, bounds, mark::Mark, wa
 
 /// One space, or a line break and up to 32 blanks.
 const BOUNDED: &str = r"(\x20|\n[\x20\t]{0,32})";
+
+/// Longest time for a constraint to be compiled where it is checked. It is a quarter of the time
+/// that a lead has for it.
+const LONGEST: Duration = Duration::from_millis(500);
 
 /// Stack of the thread that compiles, of which only the touched part takes memory.
 const STACK: usize = 256 << 20;
@@ -51,6 +59,7 @@ impl Compiled {
         cancel: &Cancel,
         walks: bool,
     ) -> Result<Self, ConstraintError> {
+        let begun = Instant::now();
         let grammar = grammar(constraint)?;
         let parser = vocabulary.factory().create_parser(grammar);
         let parser =
@@ -59,20 +68,28 @@ impl Compiled {
         if let Some(error) = grammar.get_error() {
             return Err(ConstraintError::told(constraint.kind, &error));
         }
+        if walks && begun.elapsed() > LONGEST {
+            return Err(ConstraintError::Slow);
+        }
         let before = match &constraint.after {
             None => None,
             Some(after) => {
-                let close = Mark::new(&after.close);
+                let close = vocabulary.mark(&after.close);
                 let close = close.ok_or_else(|| {
                     ConstraintError::refused("the mark that ends the reasoning is empty")
                 })?;
                 let open = after.open.as_ref();
-                let token = open.map(|open| vocabulary.token(open.as_bytes()));
-                match token {
-                    // A mark of several tokens can't be told from the constrained part in time.
-                    Some(None) => None,
-                    token => Some((token.flatten(), Arc::new(close))),
-                }
+                // A mark of several tokens can't be told from the constrained part in time.
+                let token = |open: &Arc<str>| {
+                    vocabulary.token(open.as_bytes()).ok_or_else(|| {
+                        ConstraintError::refused(format!(
+                            "the mark '{open}', with which this model's reasoning begins, is not \
+                             one token, so reasoning can't come before a constrained output; \
+                             turn the reasoning off"
+                        ))
+                    })
+                };
+                Some((open.map(token).transpose()?, close))
             }
         };
         let compiled = Self { grammar, before };

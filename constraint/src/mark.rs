@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::Vocabulary;
+use crate::{Vocabulary, matcher::MOST_BLANKS};
 
 /// A mark, with the tokens that free text allows before it.
 #[derive(Debug)]
@@ -19,8 +19,8 @@ pub(crate) struct Mark {
 pub(crate) enum Step {
     /// The mark is matched up to this length.
     Within(usize),
-    /// The mark ends with the token.
-    Ends,
+    /// The mark ends with the token, or only this many blanks follow in it.
+    Ends(usize),
     /// The mark ends inside the token. Such a token is not allowed, since its rest would belong
     /// to the constrained part.
     EndsInside,
@@ -50,6 +50,11 @@ impl Mark {
         })
     }
 
+    /// Returns true if the mark has this text.
+    pub fn is(&self, text: &str) -> bool {
+        self.bytes == text.as_bytes()
+    }
+
     /// Returns what a token's bytes do after `matched` bytes of the mark.
     pub fn step(&self, mut matched: usize, token: &[u8]) -> Step {
         for (at, byte) in token.iter().enumerate() {
@@ -58,8 +63,9 @@ impl Mark {
             }
             matched += usize::from(self.bytes[matched] == *byte);
             if matched == self.bytes.len() {
-                return match at + 1 == token.len() {
-                    true => Step::Ends,
+                let rest = &token[at + 1..];
+                return match is_blank(rest) && rest.len() <= MOST_BLANKS {
+                    true => Step::Ends(rest.len()),
                     false => Step::EndsInside,
                 };
             }
@@ -82,6 +88,11 @@ impl Mark {
     }
 }
 
+/// Returns true for a text of blanks alone.
+pub(crate) fn is_blank(text: &[u8]) -> bool {
+    text.iter().all(|byte| b" \t\r\n".contains(byte))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,9 +107,13 @@ mod tests {
                 Step::Within(matched) => mark.step(matched, two),
                 other => other,
             };
-            assert_eq!(end, Step::Ends, "cut at {cut}");
+            assert_eq!(end, Step::Ends(0), "cut at {cut}");
         }
         assert_eq!(mark.step(0, b"aabc"), Step::EndsInside);
+        assert_eq!(mark.step(1, b"ab\n\n"), Step::Ends(2));
+        assert_eq!(mark.step(1, b"ab\n.\n"), Step::EndsInside);
+        let long = [&b"aab"[..], &[b' '; MOST_BLANKS + 1]].concat();
+        assert_eq!(mark.step(0, &long), Step::EndsInside);
         assert_eq!(mark.step(2, b"c"), Step::Within(0));
         assert!(Mark::new("").is_none());
     }

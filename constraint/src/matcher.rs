@@ -7,18 +7,21 @@ use lockstep_sampling::{SamplingError, TokenConstraint, allows};
 
 use crate::{
     Vocabulary,
-    mark::{Mark, Step},
+    mark::{Mark, Step, is_blank},
+    vocabulary::MOST_WORK,
     watch::{Watch, Watched},
 };
 
 /// Longest time of one mask or of one token. Most take microseconds.
 const LONGEST: Duration = Duration::from_millis(500);
+/// Most bytes of blanks between free text and the constrained part.
+pub(crate) const MOST_BLANKS: usize = 16;
 
 /// The state of one constrained output: tokens that were taken, tokens that may follow.
 ///
 /// Three things spoil llguidance's matcher for good: to ask a stopped one for a mask, to give it
-/// anything after it stopped, or to give it a forbidden token. None of them happens here. End
-/// tokens are not given to it at all. Once the constraint is fulfilled and can't go on, they
+/// anything after it stopped, or to give it a forbidden token. So it is never asked for the first,
+/// and every token is checked before it is given. End tokens are not given to it at all. Once the constraint is fulfilled and can't go on, they
 /// alone are allowed, any number of times.
 pub struct Matcher {
     grammar: llguidance::Matcher,
@@ -30,6 +33,8 @@ pub struct Matcher {
     taken: usize,
     /// End tokens behind them.
     ended: usize,
+    /// Work of the lexer so far, each unit of which keeps a byte or some.
+    work: u64,
     /// The allowed tokens of this state; empty = not known yet.
     mask: Vec<u32>,
     failure: Option<String>,
@@ -41,19 +46,20 @@ struct Before {
     close: Arc<Mark>,
     /// Token that begins the free text; without it there is none. `None` = it has begun.
     open: Option<u32>,
-    /// For each free token, how much of the closing mark was matched before it.
-    matched: Vec<usize>,
+    /// For each free token, the state before it.
+    earlier: Vec<State>,
     state: State,
 }
 
+/// Place in an output that has no constrained token yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// The output is empty: free text or the constrained part may come.
     Open,
     /// In the free text, with this length of the closing mark matched.
     Free(usize),
-    /// Behind it.
-    Closed,
+    /// Behind the mark and this many bytes of blanks, which models like to write there.
+    Closed(usize),
 }
 
 impl fmt::Debug for Matcher {
@@ -78,7 +84,7 @@ impl Matcher {
         let before = before.map(|(open, close)| Before {
             close,
             open,
-            matched: Vec::new(),
+            earlier: Vec::new(),
             state: open.map_or(State::Free(0), |_| State::Open),
         });
         Self {
@@ -89,6 +95,7 @@ impl Matcher {
             before,
             taken: 0,
             ended: 0,
+            work: 0,
             failure: None,
         }
     }
@@ -138,9 +145,14 @@ impl Matcher {
         self.grammar.cancellation_handle()
     }
 
+    /// Returns the place before the constrained part; `None` in that part.
+    fn before(&self) -> Option<(&Before, State)> {
+        let before = self.before.as_ref().filter(|_| self.taken == 0)?;
+        Some((before, before.state))
+    }
+
     fn is_free(&self) -> bool {
-        let state = self.before.as_ref().map(|before| before.state);
-        matches!(state, Some(State::Free(_)))
+        matches!(self.before(), Some((_, State::Free(_))))
     }
 
     fn is_stopped(&self) -> bool {
@@ -161,59 +173,84 @@ impl Matcher {
             }
             return Ok(());
         }
-        if let Some(before) = &self.before
-            && let State::Free(matched) = before.state
-        {
-            let allowed = before.close.allowed(matched, &self.vocabulary);
+        if let Some((before, State::Free(matched))) = self.before() {
+            let close = before.close.clone();
+            let allowed = close.allowed(matched, &self.vocabulary);
             self.mask.extend_from_slice(allowed);
             return Ok(());
         }
+        self.compute_constrained()?;
+        let Some((before, state)) = self.before() else {
+            return Ok(());
+        };
+        let (open, blanks) = match state {
+            State::Open => (before.open, 0),
+            State::Closed(blanks) => (None, MOST_BLANKS.saturating_sub(blanks)),
+            State::Free(_) => (None, 0),
+        };
+        let blanks = self.vocabulary.blanks().filter(|(_, len)| *len <= blanks);
+        for token in open.into_iter().chain(blanks.map(|(token, _)| token)) {
+            if let Some(word) = self.mask.get_mut(token as usize / 32) {
+                *word |= 1 << (token % 32);
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes the mask of the grammar alone.
+    fn compute_constrained(&mut self) -> Result<(), SamplingError> {
         let _watched = self.begin();
         match self.grammar.compute_mask() {
             Ok(mask) => self.mask.extend_from_slice(mask.as_slice()),
             Err(error) => return Err(self.fail(error.to_string())),
         }
-        if let Some(Before {
-            state: State::Open,
-            open: Some(open),
-            ..
-        }) = self.before
-            && let Some(word) = self.mask.get_mut(open as usize / 32)
-        {
-            *word |= 1 << (open % 32);
+        let spent = self.grammar.last_step_stats();
+        self.work += spent.map_or(0, |spent| spent.lexer_cost);
+        if self.work > MOST_WORK {
+            self.mask.clear();
+            return Err(self.fail("its automaton takes too much memory; simplify it".to_owned()));
         }
         Ok(())
     }
 
-    /// Takes in a token of the free text, or the first token of the output. Returns true if
-    /// nothing is left for the grammar.
+    /// Takes in a token of the free text, or of the blanks behind it. Returns false if the token
+    /// is the grammar's.
     fn take_free(&mut self, token: u32) -> Result<bool, SamplingError> {
-        let Some(before) = &mut self.before else {
+        let Some((before, state)) = self.before() else {
             return Ok(false);
         };
-        let matched = match before.state {
-            State::Closed => return Ok(false),
-            State::Open if before.open != Some(token) => {
-                before.state = State::Closed;
-                return Ok(false);
-            }
-            State::Open => {
-                before.matched.push(0);
-                before.state = State::Free(0);
-                return Ok(true);
-            }
-            State::Free(matched) => matched,
-        };
         let word = self.vocabulary.word(token);
-        let next = match before.close.step(matched, word) {
-            _ if word.is_empty() => return Err(SamplingError::Constraint),
-            Step::EndsInside => return Err(SamplingError::Constraint),
-            Step::Within(matched) => State::Free(matched),
-            Step::Ends => State::Closed,
+        let next = match state {
+            State::Open if before.open == Some(token) => State::Free(0),
+            State::Open => return Ok(false),
+            State::Free(matched) => match before.close.step(matched, word) {
+                _ if word.is_empty() => return Err(SamplingError::Constraint),
+                Step::EndsInside => return Err(SamplingError::Constraint),
+                Step::Within(matched) => State::Free(matched),
+                Step::Ends(blanks) => State::Closed(blanks),
+            },
+            // Blanks with which the constrained part may begin are that part's.
+            State::Closed(blanks) => {
+                let blanks = blanks + word.len();
+                if !is_blank(word) || blanks > MOST_BLANKS || self.is_constrained(token)? {
+                    return Ok(false);
+                }
+                State::Closed(blanks)
+            }
         };
-        before.matched.push(matched);
-        before.state = next;
+        if let Some(before) = &mut self.before {
+            before.earlier.push(state);
+            before.state = next;
+        }
         Ok(true)
+    }
+
+    /// Returns true if the grammar allows a token.
+    fn is_constrained(&mut self, token: u32) -> Result<bool, SamplingError> {
+        let _watched = self.begin();
+        let valid = self.grammar.validate_tokens(&[token]);
+        let valid = valid.map_err(|error| self.fail(error.to_string()))?;
+        Ok(valid == 1)
     }
 
     /// Gives a token to the grammar.
@@ -221,17 +258,15 @@ impl Matcher {
         if self.is_stopped() {
             return Err(SamplingError::Constraint);
         }
-        let _watched = self.begin();
         // A known mask answers faster.
-        let valid = match self.mask.is_empty() {
-            false => Ok(usize::from(allows(&self.mask, token))),
-            true => self.grammar.validate_tokens(&[token]),
+        let allowed = match self.mask.is_empty() {
+            false => allows(&self.mask, token),
+            true => self.is_constrained(token)?,
         };
-        match valid {
-            Ok(1) => {}
-            Ok(_) => return Err(SamplingError::Constraint),
-            Err(error) => return Err(self.fail(error.to_string())),
+        if !allowed {
+            return Err(SamplingError::Constraint);
         }
+        let _watched = self.begin();
         let consumed = self.grammar.consume_token(token);
         consumed.map_err(|error| self.fail(error.to_string()))?;
         self.taken += 1;
@@ -261,16 +296,8 @@ impl TokenConstraint for Matcher {
             self.ended += 1;
         } else if self.ended > 0 {
             return Err(SamplingError::Constraint);
-        } else {
-            let opened = self.before.as_ref().map(|before| before.state);
-            if !self.take_free(token)?
-                && let Err(error) = self.take_constrained(token)
-            {
-                if let (Some(before), Some(state)) = (&mut self.before, opened) {
-                    before.state = state;
-                }
-                return Err(error);
-            }
+        } else if !self.take_free(token)? {
+            self.take_constrained(token)?;
         }
         self.mask.clear();
         Ok(())
@@ -295,16 +322,12 @@ impl TokenConstraint for Matcher {
         }
         self.taken -= constrained;
         let mut free = tokens - ends - constrained;
-        if let Some(before) = &mut self.before {
-            while free > 0
-                && let Some(matched) = before.matched.pop()
-            {
-                before.state = State::Free(matched);
-                free -= 1;
-            }
-            if before.matched.is_empty() && self.taken == 0 && before.open.is_some() {
-                before.state = State::Open;
-            }
+        while free > 0
+            && let Some(before) = &mut self.before
+            && let Some(state) = before.earlier.pop()
+        {
+            before.state = state;
+            free -= 1;
         }
         match free {
             0 => Ok(()),

@@ -1,6 +1,9 @@
 //! The vocabulary as a trie of bytes.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use llguidance::{
     ParserFactory,
@@ -10,7 +13,18 @@ use llguidance::{
 };
 use lockstep_text::Tokenizer;
 
-use crate::ConstraintError;
+use crate::{
+    ConstraintError,
+    mark::{Mark, is_blank},
+};
+
+/// Most work of a matcher's lexer, all its masks together. Each unit keeps one byte or some, and
+/// takes 100 ns. Usual schemas need some thousand units.
+pub(crate) const MOST_WORK: u64 = 10_000_000;
+/// Most states of a matcher's lexer. Each keeps up to 1.2 kB.
+const MOST_STATES: usize = 50_000;
+/// Most marks that are kept. A model has one.
+const MOST_MARKS: usize = 8;
 
 /// Tokens of a model as bytes. Special tokens stand for no text, so only a mark or the end of
 /// an output allows them.
@@ -19,6 +33,10 @@ pub struct Vocabulary {
     /// Text of each token; special tokens by their names.
     words: Vec<Vec<u8>>,
     end_tokens: Vec<u32>,
+    /// Tokens of blanks alone, with their lengths.
+    blanks: Vec<(u32, usize)>,
+    /// Marks that end free text, with the tokens that they allow.
+    marks: Mutex<Vec<Arc<Mark>>>,
 }
 
 impl fmt::Debug for Vocabulary {
@@ -74,10 +92,15 @@ impl Vocabulary {
             factory.map_err(|error| ConstraintError::Vocabulary(error.to_string()))?;
         factory.quiet();
         *factory.limits_mut() = limits();
+        let numbered = (0..).zip(&words);
+        let blanks = numbered.filter(|(_, word)| !word.is_empty() && is_blank(word));
+        let blanks = blanks.map(|(token, word)| (token, word.len())).collect();
         Ok(Self {
             factory,
             words,
             end_tokens: ends,
+            blanks,
+            marks: Mutex::default(),
         })
     }
 
@@ -96,6 +119,25 @@ impl Vocabulary {
         self.words.get(token as usize).map_or(&[], Vec::as_slice)
     }
 
+    /// Returns the mark with this text; `None` without a text. All constraints share it, since to
+    /// find the tokens that it allows takes milliseconds.
+    pub(crate) fn mark(&self, text: &str) -> Option<Arc<Mark>> {
+        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mark) = marks.iter().find(|mark| mark.is(text)) {
+            return Some(mark.clone());
+        }
+        let mark = Arc::new(Mark::new(text)?);
+        if marks.len() < MOST_MARKS {
+            marks.push(mark.clone());
+        }
+        Some(mark)
+    }
+
+    /// Returns the tokens of blanks alone, with their lengths.
+    pub(crate) fn blanks(&self) -> impl Iterator<Item = (u32, usize)> {
+        self.blanks.iter().copied()
+    }
+
     /// Returns the words of all tokens.
     pub(crate) fn words(&self) -> impl Iterator<Item = (u32, &[u8])> {
         (0..).zip(self.words.iter().map(Vec::as_slice))
@@ -112,16 +154,16 @@ impl Vocabulary {
     }
 }
 
-/// Returns limits that no mask of a sane constraint comes near. What a limit of a step allows
-/// depends on what was computed before, so reaching one ends the request with an error, and
-/// never changes a text.
+/// Returns limits that no mask of a sane constraint comes near, and that bound time and memory of
+/// any other. What a limit of a step allows depends on what was computed before, so reaching one
+/// ends the request with an error, and never changes a text.
 fn limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 1 << 17,
         // About a second of one transition, which can't be cancelled.
-        step_lexer_fuel: 20_000_000,
-        step_max_items: 1 << 30,
-        max_lexer_states: 1_000_000,
+        step_lexer_fuel: MOST_WORK,
+        step_max_items: 1 << 24,
+        max_lexer_states: MOST_STATES,
         verbose_errors: false,
         ..ParserLimits::default()
     }

@@ -2,7 +2,7 @@ use std::sync::{Arc, LazyLock};
 
 use lockstep_constraint::{Compiler, Matcher, Vocabulary};
 use lockstep_sampling::{SamplingError, TokenConstraint as _, allows};
-use lockstep_types::constraint::{Constraint, ConstraintKind};
+use lockstep_types::constraint::{Constraint, ConstraintKind, Reasoning};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -12,6 +12,14 @@ fn constraints() -> Vec<Constraint> {
     let person = json!({"type": "object", "properties": {"name": {"type": "string"},
         "tags": {"type": "array", "items": {"enum": ["red", "green"]}},
         "age": {"type": "integer", "minimum": 0}}, "required": ["name"]});
+    // Many tokens end with this mark, and some blanks are tokens.
+    let reasoned = |open: Option<&str>| Constraint {
+        after: Some(Reasoning {
+            open: open.map(Into::into),
+            close: "e".into(),
+        }),
+        ..regex("[ab\\n]{2,9}")
+    };
     vec![
         compact(&person),
         schema(&person),
@@ -21,6 +29,8 @@ fn constraints() -> Vec<Constraint> {
             ConstraintKind::Choice,
             json!(["yes", "yesterday", "no"]).to_string(),
         ),
+        reasoned(None),
+        reasoned(TOKENIZER.id_to_token(1).as_deref()),
     ]
 }
 
@@ -36,13 +46,13 @@ fn mask(matcher: &mut Matcher) -> Vec<u32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(36))]
 
     /// A matcher that took drafts and gave them back, asked for masks on the way or not, has
     /// the masks of a fresh one that took the same tokens at once. No limit of a step shows.
     #[test]
     fn masks_are_a_function_of_the_tokens(
-        kind in 0usize..5,
+        kind in 0usize..7,
         steps in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u32>(), 0..7)), 1..30),
     ) {
         let constraint = &constraints()[kind];
@@ -180,4 +190,43 @@ fn special_tokens_are_no_text() {
             assert!(wanted, "{token}");
         }
     }
+}
+
+/// Expressions whose automaton has no bound end with an error that says so, after a bounded
+/// number of tokens, and until then have the masks of a matcher that was asked for none.
+#[test]
+fn an_automaton_without_bound_ends_with_an_error() {
+    let constraint = regex(r"(.|\n)*~(.|\n){4000}");
+    let token = TOKENIZER.encode("~", false).unwrap()[0];
+    let mut asked = matcher(&constraint);
+    let mut replayed = Compiler::new(COLD.clone()).matcher(&constraint).unwrap();
+    let mut taken = 0;
+    while asked.allowed().is_ok() {
+        asked.take(token).unwrap();
+        taken += 1;
+        assert!(taken < 1000, "it is bounded");
+        if taken == 300 {
+            (0..taken).for_each(|_| replayed.take(token).unwrap());
+            assert_eq!(mask(&mut replayed), mask(&mut asked));
+        }
+    }
+    assert!(taken > 300);
+    assert_eq!(
+        asked.failure(),
+        Some("its automaton takes too much memory; simplify it")
+    );
+    assert_eq!(asked.allowed(), Err(SamplingError::Constraint));
+    assert_eq!(asked.take(token), Err(SamplingError::Constraint));
+}
+
+/// An expression with many states, of which an output can reach few, is followed to any length.
+#[test]
+fn a_large_automaton_goes_on_while_it_is_bounded() {
+    let mut matcher = matcher(&regex(r"(.|\n)*a(.|\n){200}"));
+    let tokens = TOKENIZER.encode("a", false).unwrap();
+    for _ in 0..2000 {
+        assert!(allows(matcher.allowed().unwrap(), tokens[0]));
+        matcher.take(tokens[0]).unwrap();
+    }
+    assert_eq!(matcher.is_fulfilled(), Ok(true));
 }

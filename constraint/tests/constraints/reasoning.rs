@@ -1,8 +1,8 @@
-use lockstep_constraint::Matcher;
+use lockstep_constraint::{ConstraintError, Matcher};
 use lockstep_sampling::{SamplingError, TokenConstraint as _, allows};
 use lockstep_types::constraint::{Constraint, Reasoning};
 
-use crate::support::{COMPILER, ENDS, TOKENIZER, check, regex};
+use crate::support::{COMPILER, ENDS, TOKENIZER, WIDTH, check, regex};
 
 fn behind(open: Option<&str>, close: &str) -> Constraint {
     Constraint {
@@ -97,4 +97,75 @@ fn an_empty_output_may_end_before_it_reasons() {
     matcher.give_back(1).unwrap();
     matcher.take(1).unwrap();
     assert_eq!(matcher.is_fulfilled(), Ok(false));
+}
+
+/// Models write line breaks behind the mark, as tokens of their own or of the mark's last byte.
+/// They are free, up to a bound, and can be given back.
+#[test]
+fn blanks_may_follow_the_mark() {
+    let inside = (0..WIDTH as u32).find_map(|token| {
+        let text = std::str::from_utf8(TOKENIZER.token_bytes(token)?).ok()?;
+        let (mark, blanks) = text.split_at_checked(text.trim_end().len())?;
+        let fits = !mark.is_empty() && !mark.contains(char::is_whitespace) && blanks.len() < 3;
+        (fits && blanks.contains('\n')).then(|| (token, mark.to_owned()))
+    });
+    let (inside, mark) = inside.expect("a token that ends with a line break");
+    let constraint = behind(None, &mark);
+    for begin in [vec![inside], TOKENIZER.encode(&mark, false).unwrap()] {
+        let mut matcher = COMPILER.matcher(&constraint).unwrap();
+        let start = matcher.allowed().unwrap().to_vec();
+        begin.iter().for_each(|token| {
+            assert!(allows(matcher.allowed().unwrap(), *token), "{mark:?}");
+            matcher.take(*token).unwrap();
+        });
+        let behind = matcher.allowed().unwrap().to_vec();
+        assert_eq!(matcher.is_fulfilled(), Ok(false));
+        take(&mut matcher, "\n\n").unwrap();
+        let blanks = TOKENIZER.encode("\n\n", false).unwrap().len();
+        assert!(take(&mut matcher, "x").is_err(), "constrained now");
+        take(&mut matcher, "42").unwrap();
+        assert!(take(&mut matcher, "\n").is_err(), "the answer has begun");
+        let digits = TOKENIZER.encode("42", false).unwrap().len();
+        matcher.give_back(digits + blanks).unwrap();
+        assert_eq!(matcher.allowed().unwrap(), behind);
+        matcher.give_back(begin.len()).unwrap();
+        assert_eq!(matcher.allowed().unwrap(), start);
+        begin.iter().for_each(|token| matcher.take(*token).unwrap());
+        let bounded = (0..20).filter(|_| take(&mut matcher, "\n").is_ok()).count();
+        assert!((10..=16).contains(&bounded), "{bounded}");
+        take(&mut matcher, "7").unwrap();
+        assert_eq!(matcher.is_fulfilled(), Ok(true));
+    }
+}
+
+/// Blanks with which the constrained part may begin are that part's, as soon as they come.
+#[test]
+fn blanks_of_the_constraint_are_not_free() {
+    let constraint = Constraint {
+        after: behind(None, "</t>").after,
+        ..regex(r"\n[0-9]")
+    };
+    let mut matcher = COMPILER.matcher(&constraint).unwrap();
+    take(&mut matcher, "</t>").unwrap();
+    take(&mut matcher, " ").unwrap();
+    take(&mut matcher, "\n").unwrap();
+    assert!(take(&mut matcher, "\n").is_err());
+    take(&mut matcher, "4").unwrap();
+    assert_eq!(matcher.is_fulfilled(), Ok(true));
+}
+
+/// The constraint would begin at once if the mark were dropped.
+#[test]
+fn an_opening_mark_of_several_tokens_is_refused() {
+    let Err(ConstraintError::Refused { message, .. }) = check(&behind(Some("<thinking>"), "</t>"))
+    else {
+        panic!("it is refused");
+    };
+    assert!(
+        message.contains("'<thinking>'") && message.contains("is not one token"),
+        "{message}"
+    );
+    assert!(message.contains("turn the reasoning off"), "{message}");
+    let error = check(&behind(None, "")).unwrap_err().to_string();
+    assert_eq!(error, "the mark that ends the reasoning is empty");
 }

@@ -216,12 +216,19 @@ fn expressions_and_choices_are_matched_as_a_whole() {
     ] {
         assert_eq!(accepts(&regex(pattern), text), good, "{pattern} {text}");
     }
-    let words = ["yes", "yes, please", "a/b\n\"c\"", "[x]*"];
+    let words = [
+        "yes",
+        "yes, please",
+        "a/b\n\"c\"",
+        "[x]*",
+        "schön",
+        "東京 🦀",
+    ];
     let choice = Constraint::new(ConstraintKind::Choice, json!(words).to_string());
     for word in words {
         assert!(accepts(&choice, word), "{word}");
     }
-    for other in ["ye", "yes,", "no", "x", "yesyes"] {
+    for other in ["ye", "yes,", "no", "x", "yesyes", "schon", "sch", "東京"] {
         assert!(!accepts(&choice, other), "{other}");
     }
     let grammar = Constraint::new(ConstraintKind::Lark, "start: \"a\" start \"b\" | \"x\"");

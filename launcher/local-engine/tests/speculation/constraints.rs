@@ -69,6 +69,7 @@ static LANGUAGES: LazyLock<Vec<Language>> = LazyLock::new(|| {
         }),
         language(reasoned, |text| {
             let (_, answer) = text.split_once('.').unwrap_or_default();
+            let answer = answer.trim_start();
             (2..10).contains(&answer.len()) && answer.bytes().all(|byte| b"ab".contains(&byte))
         }),
     ]
