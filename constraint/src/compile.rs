@@ -14,8 +14,8 @@ use crate::{Cancel, ConstraintError, Matcher, Vocabulary, bounds, mark::Mark, wa
 /// One space, or a line break and up to 32 blanks.
 const BOUNDED: &str = r"(\x20|\n[\x20\t]{0,32})";
 
-/// Longest time for a constraint to be compiled where it is checked. It is a quarter of the time
-/// that a lead has for it.
+/// Longest time for a constraint to be compiled where it is checked, so that the steps of a lead,
+/// which compiles it again, do not wait for it long.
 const LONGEST: Duration = Duration::from_millis(500);
 
 /// Stack of the thread that compiles, of which only the touched part takes memory.
@@ -74,7 +74,7 @@ impl Compiled {
         let before = match &constraint.after {
             None => None,
             Some(after) => {
-                let close = vocabulary.mark(&after.close);
+                let close = Mark::new(&after.close);
                 let close = close.ok_or_else(|| {
                     ConstraintError::refused("the mark that ends the reasoning is empty")
                 })?;
@@ -89,7 +89,7 @@ impl Compiled {
                         ))
                     })
                 };
-                Some((open.map(token).transpose()?, close))
+                Some((open.map(token).transpose()?, Arc::new(close)))
             }
         };
         let compiled = Self { grammar, before };

@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blanks;
 mod bounds;
 mod cache;
 mod cancel;

@@ -2,7 +2,10 @@
 
 use std::sync::OnceLock;
 
-use crate::{Vocabulary, matcher::MOST_BLANKS};
+use crate::{
+    Vocabulary,
+    blanks::{MOST_BLANKS, is_blank},
+};
 
 /// A mark, with the tokens that free text allows before it.
 #[derive(Debug)]
@@ -50,11 +53,6 @@ impl Mark {
         })
     }
 
-    /// Returns true if the mark has this text.
-    pub fn is(&self, text: &str) -> bool {
-        self.bytes == text.as_bytes()
-    }
-
     /// Returns what a token's bytes do after `matched` bytes of the mark.
     pub fn step(&self, mut matched: usize, token: &[u8]) -> Step {
         for (at, byte) in token.iter().enumerate() {
@@ -86,11 +84,6 @@ impl Mark {
             mask
         })
     }
-}
-
-/// Returns true for a text of blanks alone.
-pub(crate) fn is_blank(text: &[u8]) -> bool {
-    text.iter().all(|byte| b" \t\r\n".contains(byte))
 }
 
 #[cfg(test)]

@@ -7,15 +7,14 @@ use lockstep_sampling::{SamplingError, TokenConstraint, allows};
 
 use crate::{
     Vocabulary,
-    mark::{Mark, Step, is_blank},
+    blanks::{MOST_BLANKS, is_blank},
+    mark::{Mark, Step},
     vocabulary::MOST_WORK,
     watch::{Watch, Watched},
 };
 
 /// Longest time of one mask or of one token. Most take microseconds.
 const LONGEST: Duration = Duration::from_millis(500);
-/// Most bytes of blanks between free text and the constrained part.
-pub(crate) const MOST_BLANKS: usize = 16;
 
 /// The state of one constrained output: tokens that were taken, tokens that may follow.
 ///

@@ -1,9 +1,6 @@
 //! The vocabulary as a trie of bytes.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{fmt, sync::Arc};
 
 use llguidance::{
     ParserFactory,
@@ -13,18 +10,13 @@ use llguidance::{
 };
 use lockstep_text::Tokenizer;
 
-use crate::{
-    ConstraintError,
-    mark::{Mark, is_blank},
-};
+use crate::{ConstraintError, blanks::is_blank};
 
 /// Most work of a matcher's lexer, all its masks together. Each unit keeps one byte or some, and
 /// takes 100 ns. Usual schemas need some thousand units.
 pub(crate) const MOST_WORK: u64 = 10_000_000;
 /// Most states of a matcher's lexer. Each keeps up to 1.2 kB.
 const MOST_STATES: usize = 50_000;
-/// Most marks that are kept. A model has one.
-const MOST_MARKS: usize = 8;
 
 /// Tokens of a model as bytes. Special tokens stand for no text, so only a mark or the end of
 /// an output allows them.
@@ -35,8 +27,6 @@ pub struct Vocabulary {
     end_tokens: Vec<u32>,
     /// Tokens of blanks alone, with their lengths.
     blanks: Vec<(u32, usize)>,
-    /// Marks that end free text, with the tokens that they allow.
-    marks: Mutex<Vec<Arc<Mark>>>,
 }
 
 impl fmt::Debug for Vocabulary {
@@ -100,7 +90,6 @@ impl Vocabulary {
             words,
             end_tokens: ends,
             blanks,
-            marks: Mutex::default(),
         })
     }
 
@@ -117,20 +106,6 @@ impl Vocabulary {
     /// Returns the text of a token; special tokens by their names, end tokens without any.
     pub(crate) fn word(&self, token: u32) -> &[u8] {
         self.words.get(token as usize).map_or(&[], Vec::as_slice)
-    }
-
-    /// Returns the mark with this text; `None` without a text. All constraints share it, since to
-    /// find the tokens that it allows takes milliseconds.
-    pub(crate) fn mark(&self, text: &str) -> Option<Arc<Mark>> {
-        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mark) = marks.iter().find(|mark| mark.is(text)) {
-            return Some(mark.clone());
-        }
-        let mark = Arc::new(Mark::new(text)?);
-        if marks.len() < MOST_MARKS {
-            marks.push(mark.clone());
-        }
-        Some(mark)
     }
 
     /// Returns the tokens of blanks alone, with their lengths.

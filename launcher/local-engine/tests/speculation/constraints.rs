@@ -199,6 +199,36 @@ fn neighbours_of_constrained_requests_do_not_notice() {
     }
 }
 
+/// A request that is retracted in the middle of its constrained text, and of a tree of drafts,
+/// goes on where it was.
+#[test]
+fn retracted_outputs_keep_their_constraints() {
+    let jobs = jobs(15);
+    let expected = Oracle::default().answers(Form::of_ranks(1), requests(&jobs));
+    let mut ended = 0;
+    for setup in [
+        Setup::plain(Dtype::Float32, 1),
+        Setup::drafting(Dtype::Float32, 1, Algorithm::Ngram, Shape::TREE),
+    ] {
+        let setup = Setup {
+            page: 4,
+            tokens: 480,
+            care: 0,
+            ..setup
+        };
+        let mut engine = setup.start_with(Registry::builtin());
+        let what = format!("{setup:?}");
+        let found = run(&what, &mut engine, &jobs, |_| {});
+        assert!(engine.load().counters.retractions > 0, "{what}");
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            compare(&format!("job {at}, {what}"), found, expected);
+        }
+        ended += judge(&what, &jobs, &found);
+        idle(&mut engine);
+    }
+    assert!(ended >= 20, "{ended}");
+}
+
 /// Modes that accept by chance read the constrained distribution: no draft that breaks a
 /// constraint is taken, and greedy texts are those without drafts.
 #[test]

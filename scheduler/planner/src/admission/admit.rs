@@ -17,9 +17,9 @@ use crate::{
 /// Longest queue that is ordered by cached prefix. Matching all requests of a longer queue
 /// would cost more than it brings.
 const LPM_LONGEST_QUEUE: usize = 128;
-/// Most known tokens of the requests that one plan opens. The tokens of a request travel whole,
-/// cached ones too, and a plan has to fit a message.
-const MOST_OPENED_TOKENS: u64 = 4 << 20;
+/// Most known tokens of the requests that one plan opens, and bytes of their constraints. Both
+/// travel whole, cached tokens too, and a plan has to fit a message.
+const MOST_OPENED: u64 = 4 << 20;
 /// Most candidates passed over in one step before admission stops.
 const MOST_DEFERRED: usize = 32;
 
@@ -41,7 +41,7 @@ impl Admission {
         }
         let (mut deferred, mut opened) = (0, 0);
         for at in 0..self.candidates.len() {
-            if deferred > MOST_DEFERRED || opened >= MOST_OPENED_TOKENS {
+            if deferred > MOST_DEFERRED || opened >= MOST_OPENED {
                 break;
             }
             let index = self.candidates[at];
@@ -50,7 +50,7 @@ impl Admission {
                     let request = &mut requests[index];
                     let rank = &mut ranks[request.dp_rank as usize];
                     self.left_queue(index, request, (counters, &mut rank.counters));
-                    opened += u64::from(requests[index].len());
+                    opened += carried(&requests[index]);
                 }
                 Some(Verdict::Deferred) => deferred += 1,
                 Some(Verdict::Full) | None if !ranks.iter().any(DpRank::is_open) => break,
@@ -132,6 +132,13 @@ impl Admission {
             }
         }
     }
+}
+
+/// Returns about how much of a message a request's slot takes.
+fn carried(request: &RequestState) -> u64 {
+    let constraint = request.rest.generation.constraint.as_ref();
+    let text = constraint.map_or(0, |constraint| constraint.text.len());
+    u64::from(request.len()) + text as u64
 }
 
 /// Admits a request to the best DP rank that has room for it. Returns `None` if no DP rank that
