@@ -1,13 +1,11 @@
 //! Kernels that are a part of an operation, each by itself: the others of the operation are
 //! left out while it is measured.
 
-use lockstep_backend::{
-    Attend, AttentionShape, Axis, Holds, Linear, RmsNorm, RopeTable, RowParallel,
-};
+use lockstep_backend::{Axis, Holds, Linear, RmsNorm, RowParallel};
 use lockstep_devices::Device;
 
 use super::kernels::Kernels;
-use super::parts::{Alone, EXCEEDING, Line, Names};
+use super::parts::{Alone, EPS, EXCEEDING, Line, Names, rope, unnormed};
 use crate::kernels::{Call, filled, staged};
 
 const NORM: Names = &["rms_norm", "rms_norm_wide", READS];
@@ -16,7 +14,6 @@ const HEADS: Names = &["rotate_and_store", READS];
 const READS: &str = "read_all";
 /// Most rows of products by kernels of our own, which leave sums in parts.
 const FEW: usize = 64;
-const EPS: f32 = 1e-5;
 /// Bytes that the cache of every GPU of a server holds, with room for what else runs.
 const HELD: usize = 16 << 20;
 /// Calls of a pass whose data the cache holds.
@@ -41,31 +38,6 @@ enum Cache {
 /// Returns how many arrays of `bytes` bytes the cache holds, of `arrays`.
 fn held(bytes: usize, arrays: usize) -> usize {
     HELD.checked_div(bytes).unwrap_or(arrays).min(arrays)
-}
-
-/// Angles of the first `positions` positions.
-pub fn rope<B: Device>(
-    backend: &mut B,
-    head_dim: usize,
-    positions: usize,
-) -> anyhow::Result<B::Rope> {
-    let half = head_dim / 2;
-    Ok(backend.load_rope(RopeTable {
-        half,
-        cos: vec![0.8; positions * half],
-        sin: vec![0.6; positions * half],
-    })?)
-}
-
-/// Attention whose queries and keys are rotated but not normed.
-pub fn unnormed<'a, V, R>(shape: &'a AttentionShape, rope: &'a R) -> Attend<'a, V, R> {
-    Attend {
-        shape,
-        q_norm: None,
-        k_norm: None,
-        eps: EPS,
-        rope,
-    }
 }
 
 impl<B: Device> Kernels<'_, B> {

@@ -8,8 +8,7 @@ use lockstep_types::{EngineConfig, KvCacheDtype};
 
 use serde_json::Value;
 
-use super::alone::{rope, unnormed};
-use super::parts::{Alone, Bench, COLUMNS, Ceilings, Line};
+use super::parts::{Alone, Bench, COLUMNS, Ceilings, Line, rope, unnormed};
 use super::sink::Sink;
 use super::sizes::Requests;
 use crate::kernels::{Call, Shape, Times, fill, filled, staged};

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use lockstep_backend::{
-    BackendError, Holds, HostMatrix, Linear, MatrixRole, PassKey, RandomBlock, RandomMatrix,
-    RandomNumbers, WeightFormat,
+    Attend, AttentionShape, BackendError, Holds, HostMatrix, Linear, MatrixRole, PassKey,
+    RandomBlock, RandomMatrix, RandomNumbers, RopeTable, WeightFormat,
 };
 use lockstep_collective::Single;
 use lockstep_devices::{Device, DeviceOptions};
@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 use crate::kernels::{Matrix, Times, filled};
 use crate::report::Table;
 
+/// Added to mean squares in norms.
+pub const EPS: f32 = 1e-5;
 /// Bytes that no cache holds: four times the largest one.
 pub const EXCEEDING: usize = 256 << 20;
 /// Calls in a pass, at least: the pass's start counts as a part of their time.
@@ -158,6 +160,31 @@ impl<B: Device> Bench<B> {
             blocks: vec![block],
         });
         Ok(self.backend.load_matrix(&matrix, self.format)?)
+    }
+}
+
+/// Angles of the first `positions` positions.
+pub fn rope<B: Device>(
+    backend: &mut B,
+    head_dim: usize,
+    positions: usize,
+) -> anyhow::Result<B::Rope> {
+    let half = head_dim / 2;
+    Ok(backend.load_rope(RopeTable {
+        half,
+        cos: vec![0.8; positions * half],
+        sin: vec![0.6; positions * half],
+    })?)
+}
+
+/// Attention whose queries and keys are rotated but not normed.
+pub fn unnormed<'a, V, R>(shape: &'a AttentionShape, rope: &'a R) -> Attend<'a, V, R> {
+    Attend {
+        shape,
+        q_norm: None,
+        k_norm: None,
+        eps: EPS,
+        rope,
     }
 }
 
