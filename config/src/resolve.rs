@@ -68,7 +68,8 @@ pub fn resolve(
         resolve_on(&args, &model, isa, device, hardware, algorithms, footprint)
     };
     let mut resolved = match on(&device) {
-        Err(why) if device.chosen => on(&device::processor(&why.to_string())),
+        // An option that only GPUs have fails on the processor too; the GPU's reason helps then.
+        Err(why) if device.chosen => on(&device::processor(&why.to_string())).map_err(|_| why),
         resolved => resolved,
     }?;
     resolved.notes.extend(of_model);

@@ -73,18 +73,24 @@ pub(crate) fn serve_args(args: &PackArgs) -> ServeArgs {
 
 /// Text about the kernels in `folder`.
 fn kernels(folder: &Path) -> anyhow::Result<String> {
+    kept(folder, lockstep_devices::kernels_not_kept())?;
     let files = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
-    let count = files.count();
-    if count == 0 {
-        bail!(
-            "{} has no compiled kernels: nothing could be written there",
-            folder.display()
-        );
-    }
-    let shown = folder.display();
+    let (count, shown) = (files.count(), folder.display());
     Ok(format!(
         "{shown} has {count} files of compiled kernels; GPUs keep no packed weights"
     ))
+}
+
+/// Refuses a folder that did not take `missing` compiled kernels, whatever it holds from before.
+fn kept(folder: &Path, missing: usize) -> anyhow::Result<()> {
+    if missing == 0 {
+        return Ok(());
+    }
+    bail!(
+        "{} did not take {missing} files of compiled kernels: make it writable, with room for \
+         them, or name another --weight-cache",
+        folder.display()
+    )
 }
 
 /// Text about a rank's file; the warnings as an error if there is none.
@@ -123,4 +129,18 @@ fn progress(bars: &MultiProgress, ranks: usize) -> OnProgress {
         bar.set_length(at.total);
         bar.set_position(at.done);
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files of an older version may lie there.
+    #[test]
+    fn a_folder_that_did_not_take_everything_is_refused() {
+        let folder = Path::new("kept/kernels");
+        assert!(kept(folder, 0).is_ok());
+        let error = kept(folder, 3).expect_err("three are missing").to_string();
+        assert!(error.contains("kept/kernels did not take 3"), "{error}");
+    }
 }

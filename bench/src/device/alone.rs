@@ -1,27 +1,29 @@
 //! Kernels that are a part of an operation, each by itself: the others of the operation are
 //! left out while it is measured.
 
-use lockstep_backend::{Attend, Axis, Holds, Linear, RmsNorm, RopeTable, RowParallel};
+use lockstep_backend::{Axis, Holds, Linear, RmsNorm, RowParallel};
 use lockstep_devices::Device;
 
 use super::kernels::Kernels;
-use super::parts::{Alone, Line, Names};
+use super::parts::{Alone, EPS, EXCEEDING, Line, Names, rope, unnormed};
 use crate::kernels::{Call, filled, staged};
 
-const NORM: Names = &["rms_norm", READS];
-const SUM: Names = &["sum_up", READS];
+const NORM: Names = &["rms_norm", "rms_norm_wide", READS];
 const GATE: Names = &["silu_mul", READS];
 const HEADS: Names = &["rotate_and_store", READS];
 const READS: &str = "read_all";
 /// Most rows of products by kernels of our own, which leave sums in parts.
 const FEW: usize = 64;
-const EPS: f32 = 1e-5;
 /// Bytes that the cache of every GPU of a server holds, with room for what else runs.
 const HELD: usize = 16 << 20;
-/// Bytes that no cache holds: four times the largest one.
-const EXCEEDING: usize = 256 << 20;
 /// Calls of a pass whose data the cache holds.
 const REPEATS: usize = 16;
+/// Calls of a pass before each of which the cache is emptied; that takes most of the time.
+const EMPTIED: usize = 8;
+/// Bytes that are read to empty the cache: twice the caches of today's GPUs.
+const EVICTING: usize = 256 << 20;
+/// Bytes that are read where only the pass's start is to be taken off.
+const READ: usize = 64 << 10;
 
 /// The state of the device's cache while a kernel is measured.
 enum Cache {
@@ -33,11 +35,9 @@ enum Cache {
     Exceeded,
 }
 
-/// Returns how many arrays of `bytes` bytes the cache holds, of `calls`, and how often to call
-/// with them in turn. No arrays if it does not hold one.
-fn held(bytes: usize, calls: usize) -> (usize, usize) {
-    let arrays = HELD.checked_div(bytes).unwrap_or(calls).min(calls);
-    (arrays, if calls == 1 { 1 } else { REPEATS })
+/// Returns how many arrays of `bytes` bytes the cache holds, of `arrays`.
+fn held(bytes: usize, arrays: usize) -> usize {
+    HELD.checked_div(bytes).unwrap_or(arrays).min(arrays)
 }
 
 impl<B: Device> Kernels<'_, B> {
@@ -48,7 +48,6 @@ impl<B: Device> Kernels<'_, B> {
             self.gate(rows)?;
             self.heads(rows)?;
             if rows <= FEW {
-                self.sums(rows)?;
                 self.norm_of_parts(rows)?;
             }
         }
@@ -71,16 +70,23 @@ impl<B: Device> Kernels<'_, B> {
         if launches == 0 {
             return Ok(());
         }
-        // A kernel that runs once in a pass is called once in it.
-        let (arrays, repeats) = held(of.bytes as usize, of.calls);
+        let arrays = held(of.bytes as usize, of.arrays);
         let mut measured = |how: Cache, label: String| {
             self.bench.backend.select_kernels(of.names);
             let times = match how {
-                Cache::Holds => self.bench.times(repeats, |backend, number| {
+                // A kernel that runs once in a pass is called once in it, behind another one, so
+                // that the pass's start does not count as its time.
+                Cache::Holds if of.once => self.bench.times_behind(READ, 1, &mut call),
+                Cache::Holds => self.bench.times(REPEATS, |backend, number| {
                     call(backend, number % arrays);
                 }),
-                Cache::Emptied => self.bench.cold_times(of.calls, &mut call),
-                Cache::Exceeded => self.bench.times(of.calls, &mut call),
+                Cache::Emptied => {
+                    let calls = if of.once { 1 } else { EMPTIED };
+                    self.bench.times_behind(EVICTING, calls, |backend, number| {
+                        call(backend, number % of.arrays);
+                    })
+                }
+                Cache::Exceeded => self.bench.times(of.arrays, &mut call),
             };
             self.bench.backend.select_kernels(&[]);
             let line = Line {
@@ -95,7 +101,7 @@ impl<B: Device> Kernels<'_, B> {
         if arrays > 0 {
             measured(Cache::Holds, format!("{}, cached", of.label))?;
         }
-        let exceeds = of.bytes * of.calls as f64 >= EXCEEDING as f64;
+        let exceeds = of.bytes * of.arrays as f64 >= EXCEEDING as f64;
         let how = if exceeds {
             Cache::Exceeded
         } else {
@@ -122,7 +128,8 @@ impl<B: Device> Kernels<'_, B> {
             names: NORM,
             label: "rms_norm",
             size: format!("{rows} x {hidden}"),
-            calls,
+            arrays: calls,
+            once: false,
             bytes: bytes as f64,
             operations: 0.0,
         };
@@ -148,7 +155,8 @@ impl<B: Device> Kernels<'_, B> {
             names: GATE,
             label: "silu_mul",
             size: format!("{rows} x {width}"),
-            calls,
+            arrays: calls,
+            once: false,
             bytes: bytes as f64,
             operations: 0.0,
         };
@@ -158,7 +166,8 @@ impl<B: Device> Kernels<'_, B> {
         })
     }
 
-    /// Rotates queries and keys, and stores keys and values: of a prompt if there are many rows.
+    /// Rotates queries and keys, and stores keys and values, as a step does: with few rows from
+    /// the parts that the product before leaves, with many as a prompt.
     fn heads(&mut self, rows: usize) -> anyhow::Result<()> {
         let (page_size, attention) = (self.config.kv.page_size, self.shape.attention());
         let call = match rows <= FEW {
@@ -166,17 +175,16 @@ impl<B: Device> Kernels<'_, B> {
             false => Call::new(1, rows, 0, page_size),
         };
         let kv = self.cache_shape(rows * page_size);
-        let token = kv.bytes_per_token();
-        let queries = attention.heads * attention.head_dim;
-        let bytes = rows * (4 * attention.qkv_width() + 4 * queries + token);
+        let token = kv.bytes_per_token() / kv.layers;
+        // Queries have the cache's type then.
+        let queries = attention.heads * self.config.kv.dtype.row_bytes(attention.head_dim);
+        let bytes = rows * (4 * attention.qkv_width() + queries + token);
+        let [product, ..] = self.shape.layer();
+        let matrix = self.bench.matrix(product, 1)?;
         let backend = &mut self.bench.backend;
         let mut cache = backend.kv_cache(&kv)?;
-        let half = attention.head_dim / 2;
-        let rope = backend.load_rope(RopeTable {
-            half,
-            cos: vec![0.8; rows * half],
-            sin: vec![0.6; rows * half],
-        })?;
+        let rope = rope(backend, attention.head_dim, rows)?;
+        let x = filled(backend, rows, product.cols, Holds::Operand)?;
         let mut qkv = filled(backend, rows, attention.qkv_width(), Holds::Sum)?;
         let mut out = backend.tensor(rows, attention.out_width(), Holds::Operand)?;
         let inputs = staged(backend, &call.batch(), page_size)?;
@@ -184,40 +192,21 @@ impl<B: Device> Kernels<'_, B> {
             names: HEADS,
             label: "rotate_and_store",
             size: format!("{rows} x {}", attention.qkv_width()),
-            calls: 2,
+            arrays: 1,
+            once: false,
             bytes: bytes as f64,
             operations: 0.0,
         };
         self.alone(&of, |backend, _| {
-            let op = Attend {
-                shape: &attention,
-                q_norm: None,
-                k_norm: None,
-                eps: EPS,
-                rope: &rope,
-            };
-            backend.attend(&mut cache, 0, &mut qkv, &op, &inputs, &mut out);
-        })
-    }
-
-    /// Adds up the parts of the product of queries, keys and values.
-    fn sums(&mut self, rows: usize) -> anyhow::Result<()> {
-        let [qkv, ..] = self.shape.layer();
-        let matrix = self.bench.matrix(qkv, 1)?;
-        let backend = &mut self.bench.backend;
-        let x = filled(backend, rows, qkv.cols, Holds::Operand)?;
-        let mut out = backend.tensor(rows, qkv.rows, Holds::Sum)?;
-        let of = Alone {
-            names: SUM,
-            label: "sum_up of qkv",
-            size: format!("{rows} x {}", qkv.rows),
-            calls: 16,
-            // A part is read, at least two of which there are, and the sum is written.
-            bytes: (3 * 4 * rows * qkv.rows) as f64,
-            operations: 0.0,
-        };
-        self.alone(&of, |backend, _| {
-            backend.matmul(&x, Linear::unbiased(&matrix), &mut out);
+            let op = unnormed(&attention, &rope);
+            let (cache, qkv, out) = (&mut cache, &mut qkv, &mut out);
+            if rows <= FEW {
+                let w = Linear::unbiased(&matrix);
+                backend.matmul_attend(&x, w, cache, 0, qkv, &op, &inputs, out);
+            } else {
+                // A library's product, which is no kernel of ours, leaves whole sums.
+                backend.attend(cache, 0, qkv, &op, &inputs, out);
+            }
         })
     }
 
@@ -236,7 +225,8 @@ impl<B: Device> Kernels<'_, B> {
             names: NORM,
             label: "rms_norm of the parts of o",
             size: format!("{rows} x {}", o.rows),
-            calls: 16,
+            arrays: 1,
+            once: false,
             bytes: (rows * o.rows * (12 + element) + 4 * o.rows) as f64,
             operations: 0.0,
         };
@@ -264,12 +254,11 @@ mod tests {
 
     #[test]
     fn what_is_called_cached_fits_a_cache() {
-        assert_eq!(held(HELD / 3, 64), (3, REPEATS));
-        assert_eq!(held(HELD + 1, 64).0, 0, "no cache holds that");
-        assert_eq!(held(1, 2), (2, REPEATS));
-        assert_eq!(held(0, 1), (1, 1), "once in a pass");
+        assert_eq!(held(HELD / 3, 64), 3);
+        assert_eq!(held(HELD + 1, 64), 0, "no cache holds that");
+        assert_eq!((held(1, 2), held(0, 1)), (2, 1));
         for (bytes, calls) in [(1 << 10, 64), (1 << 20, 64), (6 << 20, 8)] {
-            let (arrays, _) = held(bytes, calls);
+            let arrays = held(bytes, calls);
             assert!(arrays > 0 && arrays * bytes <= HELD);
         }
     }

@@ -8,14 +8,21 @@ use lockstep_types::{EngineConfig, KvCacheDtype};
 
 use serde_json::Value;
 
-use super::parts::{Alone, Bench, COLUMNS, Ceilings, Line};
+use super::parts::{Alone, Bench, COLUMNS, Ceilings, Line, rope, unnormed};
 use super::sink::Sink;
 use super::sizes::Requests;
 use crate::kernels::{Call, Shape, Times, fill, filled, staged};
 use crate::report::{object, progress};
 
 /// Kernels of attention, with the one that reads memory to empty the caches.
-const ATTEND: &[&str] = &["attend", "read_all"];
+const ATTEND: &[&str] = &["attend", "attend_wide", "read_all"];
+const WHOLE: &[&str] = &[
+    "attend",
+    "attend_wide",
+    "attention_merge",
+    "attention_plan",
+    "read_all",
+];
 const MERGE: &[&str] = &["attention_merge", "read_all"];
 const PLAN: &[&str] = &["attention_plan", "read_all"];
 /// Most rows of the output head: a prompt wants the logits of its last token alone.
@@ -122,38 +129,36 @@ impl<'a, B: Device> Kernels<'a, B> {
         let attention = self.shape.attention();
         let (pages, tokens) = (call.pages(), call.tokens());
         let kv = self.cache_shape(pages * page_size);
-        let token = kv.bytes_per_token();
+        let token = kv.bytes_per_token() / kv.layers;
         let backend = &mut self.bench.backend;
         let mut cache = backend.kv_cache(&kv)?;
         self.write_all(&mut cache, &kv)?;
         let backend = &mut self.bench.backend;
-        let qkv = filled(backend, tokens, attention.qkv_width(), Holds::Sum)?;
+        let rope = rope(backend, attention.head_dim, call.positions())?;
+        let mut qkv = filled(backend, tokens, attention.qkv_width(), Holds::Sum)?;
         let mut out = backend.tensor(tokens, attention.out_width(), Holds::Operand)?;
         let inputs = staged(backend, &call.batch(), page_size)?;
+        // Queries that were rotated once stay in `qkv`, rounded as attention reads them.
         let mut run = |backend: &mut B, layer| {
-            backend.attention(&mut cache, layer, &qkv, &attention, &inputs, &mut out);
+            let op = unnormed(&attention, &rope);
+            backend.attend(&mut cache, layer, &mut qkv, &op, &inputs, &mut out);
         };
-        let times = self.bench.times(kv.layers, &mut run)?;
         let per_pair = 4 * attention.heads * attention.head_dim;
         let operations = (call.pairs() * per_pair) as f64;
-        self.keep(&Line {
-            kernel: format!("attention {what}"),
-            size: size.to_owned(),
-            times,
-            bytes: (cached * token) as f64,
-            operations,
-        })?;
-        // The plan is made once for all layers of a pass.
-        for (names, label, calls, bytes, operations) in [
-            (ATTEND, "attend", kv.layers, cached * token, operations),
-            (MERGE, "attention_merge", kv.layers, 0, 0.0),
-            (PLAN, "attention_plan", 1, 0, 0.0),
+        let read = cached * token;
+        for (names, label, once, bytes, operations) in [
+            (WHOLE, format!("attention {what}"), false, read, operations),
+            (ATTEND, format!("attend of {what}"), false, read, operations),
+            (MERGE, format!("attention_merge of {what}"), false, 0, 0.0),
+            // Once for all layers of a pass.
+            (PLAN, format!("attention_plan of {what}"), true, 0, 0.0),
         ] {
             let of = Alone {
                 names,
-                label: &format!("{label} of {what}"),
+                label: &label,
                 size: size.to_owned(),
-                calls,
+                arrays: if once { 1 } else { kv.layers },
+                once,
                 bytes: bytes as f64,
                 operations,
             };
@@ -174,7 +179,7 @@ impl<'a, B: Device> Kernels<'a, B> {
             page_size,
             dtype: self.config.kv.dtype,
         };
-        kv.layers = self.bench.turns(kv.bytes_per_token() * cells);
+        kv.layers = self.bench.layers(kv.bytes_per_token() * cells);
         kv
     }
 

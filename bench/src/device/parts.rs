@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use lockstep_backend::{
-    BackendError, Holds, HostMatrix, Linear, MatrixRole, PassKey, RandomBlock, RandomMatrix,
-    RandomNumbers, WeightFormat,
+    Attend, AttentionShape, BackendError, Holds, HostMatrix, Linear, MatrixRole, PassKey,
+    RandomBlock, RandomMatrix, RandomNumbers, RopeTable, WeightFormat,
 };
 use lockstep_collective::Single;
 use lockstep_devices::{Device, DeviceOptions};
@@ -15,6 +15,12 @@ use serde_json::{Value, json};
 use crate::kernels::{Matrix, Times, filled};
 use crate::report::Table;
 
+/// Added to mean squares in norms.
+pub const EPS: f32 = 1e-5;
+/// Bytes that no cache holds: four times the largest one.
+pub const EXCEEDING: usize = 256 << 20;
+/// Calls in a pass, at least: the pass's start counts as a part of their time.
+const LEAST_CALLS: usize = 16;
 /// Key of the pass that a measurement of a single kernel records and repeats.
 const ONE: PassKey = PassKey {
     requests: 1,
@@ -70,16 +76,21 @@ impl<B: Device> Bench<B> {
     }
 
     /// Measures the time of one call. The device records `calls` different calls as one pass and
-    /// repeats the pass, so the host has no part in the times. Example: with 4 calls, a pass of
-    /// 20 µs counts as 5 µs per call.
+    /// repeats the pass, so the host has no part in the times. Few calls are recorded several
+    /// times in a pass, but a single one once. Example: with 20 calls, a pass of 100 µs counts as
+    /// 5 µs per call.
     pub fn times(
         &mut self,
         calls: usize,
         mut call: impl FnMut(&mut B, usize),
     ) -> anyhow::Result<Times> {
+        let recorded = match calls {
+            1 => 1,
+            _ => calls * LEAST_CALLS.div_ceil(calls),
+        };
         let mut passes = B::Passes::default();
         let mut work = |backend: &mut B| -> Result<(), BackendError> {
-            (0..calls).for_each(|number| call(backend, number));
+            (0..recorded).for_each(|number| call(backend, number % calls));
             Ok(())
         };
         let mut pass = |backend: &mut B| backend.pass(&mut passes, ONE, &mut work);
@@ -89,26 +100,23 @@ impl<B: Device> Bench<B> {
         }
         let mut seconds = Vec::with_capacity(self.repeat);
         for _ in 0..self.repeat {
-            seconds.push(self.backend.measure(1, &mut pass)? / calls as f64);
+            seconds.push(self.backend.measure(1, &mut pass)? / recorded as f64);
         }
         Ok(Times::of(seconds))
     }
 
-    /// Measures the time of one call whose arrays no cache holds: memory larger than any cache is
-    /// read before each call, and the time of the reading is taken off.
-    pub fn cold_times(
+    /// Measures the time of one call behind the reading of `bytes` of memory, whose time is taken
+    /// off, and with it that of the pass's start. More bytes than a cache holds empty it before
+    /// each call.
+    pub fn times_behind(
         &mut self,
+        bytes: usize,
         calls: usize,
         mut call: impl FnMut(&mut B, usize),
     ) -> anyhow::Result<Times> {
-        /// Bytes that are read: twice the caches of today's GPUs.
-        const EVICTING: usize = 256 << 20;
-        /// Calls that are measured together: the reading takes most of the time.
-        const CALLS: usize = 8;
-        let calls = calls.min(CALLS);
-        let reading = self.times(calls, |backend, _| backend.read_memory(EVICTING))?;
+        let reading = self.times(calls, |backend, _| backend.read_memory(bytes))?;
         let both = self.times(calls, |backend, number| {
-            backend.read_memory(EVICTING);
+            backend.read_memory(bytes);
             call(backend, number);
         })?;
         let less = |seconds: f64| (seconds - reading.median).max(0.0);
@@ -127,6 +135,18 @@ impl<B: Device> Bench<B> {
         self.working_set.div_ceil(bytes.max(1)).clamp(2, MOST)
     }
 
+    /// Returns the number of layers of a cache of which a call reads `bytes` bytes each: as many
+    /// as [`Self::turns`], or, if no device's cache is to hold them, more, up to 1,024.
+    pub fn layers(&self, bytes: usize) -> usize {
+        const MOST: usize = 1024;
+        let wanted = EXCEEDING.div_ceil(bytes.max(1));
+        let turns = self.turns(bytes);
+        match self.working_set >= EXCEEDING {
+            true => turns.max(wanted.min(MOST)),
+            false => turns,
+        }
+    }
+
     /// Loads a matrix of random numbers. Each `key` gives other numbers.
     pub fn matrix(&mut self, of: Matrix, key: u64) -> anyhow::Result<B::Matrix> {
         let block = RandomBlock {
@@ -140,6 +160,31 @@ impl<B: Device> Bench<B> {
             blocks: vec![block],
         });
         Ok(self.backend.load_matrix(&matrix, self.format)?)
+    }
+}
+
+/// Angles of the first `positions` positions.
+pub fn rope<B: Device>(
+    backend: &mut B,
+    head_dim: usize,
+    positions: usize,
+) -> anyhow::Result<B::Rope> {
+    let half = head_dim / 2;
+    Ok(backend.load_rope(RopeTable {
+        half,
+        cos: vec![0.8; positions * half],
+        sin: vec![0.6; positions * half],
+    })?)
+}
+
+/// Attention whose queries and keys are rotated but not normed.
+pub fn unnormed<'a, V, R>(shape: &'a AttentionShape, rope: &'a R) -> Attend<'a, V, R> {
+    Attend {
+        shape,
+        q_norm: None,
+        k_norm: None,
+        eps: EPS,
+        rope,
     }
 }
 
@@ -238,8 +283,10 @@ pub struct Alone<'a> {
     pub names: Names,
     pub label: &'a str,
     pub size: String,
-    /// Number of different calls.
-    pub calls: usize,
+    /// Number of different arrays; call `number` uses the array of that number.
+    pub arrays: usize,
+    /// Whether a pass runs the kernel once, however many calls it has.
+    pub once: bool,
     /// Bytes that a call reads and writes, at least.
     pub bytes: f64,
     pub operations: f64,

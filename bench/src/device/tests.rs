@@ -171,18 +171,53 @@ fn parts_are_measured_alone() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A product of many columns leaves sums in parts, which a kernel adds up.
+/// A norm of more columns than registers hold has a kernel of its own.
 #[test]
-fn sums_of_parts_are_measured_where_there_are_parts() -> anyhow::Result<()> {
-    if !lockstep_fake_cuda::seed(1) {
-        return Ok(()); // The number of parts follows from the GPU.
-    }
+fn norms_of_wide_rows_have_their_lines() -> anyhow::Result<()> {
     let sizes = "--device cuda --decode 1x8 --prefill 8 --peak 64 --working-set 1 --repeat 1";
-    let report = report_of(1024, &format!("{sizes} --only elementwise --elementwise 1"))?;
+    let report = report_of(4104, &format!("{sizes} --only elementwise --elementwise 1"))?;
     let json = report.to_json();
     let rows = json["rows"].as_array().cloned().unwrap_or_default();
-    let sums = rows.iter().find(|row| row["kernel"] == "sum_up of qkv");
-    assert!(sums.is_some_and(|row| row["size"] == "1 x 256"), "{json}");
+    for kernel in ["rms_norm", "rms_norm of the parts of o"] {
+        let line = rows.iter().find(|row| row["kernel"] == kernel);
+        assert!(line.is_some_and(|row| row["size"] == "1 x 4104"), "{json}");
+    }
+    Ok(())
+}
+
+/// Bytes of one call over one layer, by hand: a token's heads have 256 columns together, 128 of
+/// queries and 64 each of keys and values.
+#[test]
+fn bytes_are_those_that_a_call_moves() -> anyhow::Result<()> {
+    let report = report(
+        "--device cuda --elementwise 1,80 --attention 2x20 --decode 1x8 --prefill 16 --peak 64 \
+         --working-set 1 --repeat 1 --only elementwise,attention",
+    )?;
+    let json = report.to_json();
+    let rows = json["rows"].as_array().cloned().unwrap_or_default();
+    let cached = 2 * (64 + 64);
+    for (kernel, size, bytes) in [
+        ("rotate_and_store", "1 x 256", 4 * 256 + 2 * 128 + cached),
+        (
+            "rotate_and_store",
+            "80 x 256",
+            80 * (4 * 256 + 2 * 128 + cached),
+        ),
+        ("attention decode", "2 x 20", 2 * 21 * cached),
+        ("attend of decode", "2 x 20", 2 * 21 * cached),
+        ("attention prompt", "16", 16 * cached),
+    ] {
+        let of = |row: &&serde_json::Value| row["kernel"] == kernel && row["size"] == size;
+        let line = rows.iter().find(of).expect(kernel);
+        let [rate, us] = ["GB/s", "us"].map(|name| line[name].as_f64().unwrap_or_default());
+        // A difference of times may be zero, and then there is no rate.
+        let found = if us > 0.0 {
+            rate * us * 1e3
+        } else {
+            f64::from(bytes)
+        };
+        assert!((found - f64::from(bytes)).abs() < 0.5, "{bytes}: {line}");
+    }
     Ok(())
 }
 

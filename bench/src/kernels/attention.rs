@@ -194,6 +194,12 @@ impl Call {
         self.positions.len()
     }
 
+    /// Positions up to the batch's last one.
+    pub fn positions(&self) -> usize {
+        let last = self.positions.iter().max();
+        last.map_or(0, |last| *last as usize + 1)
+    }
+
     /// Pages of all requests.
     pub fn pages(&self) -> usize {
         self.pages.len()

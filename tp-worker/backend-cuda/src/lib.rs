@@ -47,6 +47,7 @@ pub use ops::{
 pub use passes::{Chosen, Inputs, Recorded};
 pub use runtime::{
     Buffer, ComparedBits, Compiler, Context, Event, Gpu, Graph, Kernel, Module, Pinned, Stream,
+    programs_not_kept,
 };
 pub use tensors::{CudaMatrix, CudaTensor, Element, Floats, Rows};
 pub use version::Version;

@@ -18,8 +18,8 @@ mod stream;
 mod tape;
 
 pub use bits::ComparedBits;
-pub use compiler::Compiler;
 pub(crate) use compiler::Defines;
+pub use compiler::{Compiler, programs_not_kept};
 pub use context::Context;
 pub use gpu::Gpu;
 pub use graph::Graph;

@@ -17,6 +17,11 @@ use crate::{
 /// ([`DeviceOptions::folder`]).
 pub const KERNELS: &str = "kernels";
 
+/// Number of sources of kernels that this process compiled and could not keep in that folder.
+pub fn kernels_not_kept() -> usize {
+    lockstep_backend_cuda::programs_not_kept()
+}
+
 impl Metered for CudaBackend {
     fn prepare_meter(&mut self, bytes: usize) -> Result<(), DeviceError> {
         Self::prepare_meter(self, bytes).map_err(DeviceError::new)

@@ -17,7 +17,7 @@ mod meter;
 mod registry;
 mod roofline;
 
-pub use cuda::KERNELS;
+pub use cuda::{KERNELS, kernels_not_kept};
 pub use device::{Collectives, Device, DeviceOptions};
 pub use error::DeviceError;
 pub use finding::Finding;

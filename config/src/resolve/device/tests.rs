@@ -151,6 +151,20 @@ fn a_gpu_that_is_left_is_told_of_where_there_is_one() {
     }
 }
 
+/// If the processor does not take the options either, the reason why the GPU was left is told.
+#[test]
+fn the_reason_of_the_gpu_is_told_where_the_processor_serves_no_better() {
+    let model = folder(&llama(), None);
+    let line = "lockstep --mem-fraction-static 0.2 --cuda-graph-max-bs 4";
+    let mut args = Program::parse_words(line.split_whitespace())
+        .expect(line)
+        .args;
+    args.model.model_path = Some(model.path().to_owned());
+    let error = resolve(&args, &machine(), &algorithms(), &Plain).expect_err("too little memory");
+    let error = error.to_string();
+    assert!(error.contains("free memory of GPU 0"), "{error}");
+}
+
 /// A program may want other ranks on the processor than on a GPU.
 #[test]
 fn ranks_on_the_processor_are_those_where_it_computes() {

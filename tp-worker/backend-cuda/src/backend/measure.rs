@@ -36,9 +36,9 @@ impl CudaBackend {
 
     /// Seconds that the device takes for the operations that `work` queues, by the device's
     /// clock, from when it is free. If `work` waits for its operations, nothing may be queued
-    /// behind the last wait: the time ends there. `copies` copies of the arrays run first. During them the
-    /// host gets ahead, so the device has all of the work when it begins it. With no copies,
-    /// the device may wait for the host in between.
+    /// behind the last wait: the time ends there. `copies` copies of the arrays run first. During
+    /// them the host gets ahead, so the device has all of the work when it begins it. With no
+    /// copies, the device may wait for the host in between.
     ///
     /// # Errors
     /// The errors of `work`; [`CudaError::Unsupported`] before [`Self::prepare_meter`].

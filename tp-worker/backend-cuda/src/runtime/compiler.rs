@@ -13,6 +13,7 @@ use crate::kernels::Source;
 use crate::runtime::Gpu;
 use crate::version::Version;
 use code_cache::CodeCache;
+pub use code_cache::programs_not_kept;
 use program::Program;
 
 /// Macros and their values.
@@ -56,8 +57,8 @@ impl Compiler {
             text: "extern \"C\" __global__ void nothing(unsigned) {}",
             headers: &[],
         };
-        let options = options(&self.architecture, &[]);
-        self.compile_anew(&NOTHING, &options).map(drop)
+        self.compile_anew(&self.architecture, &NOTHING, &[])
+            .map(drop)
     }
 
     /// Architecture that kernels are compiled for, such as "sm_90".
@@ -88,20 +89,19 @@ impl Compiler {
         source: &Source,
         defines: &[(&str, String)],
     ) -> Result<Vec<u8>, CudaError> {
-        let options = options(architecture, defines);
         let Some(kept) = &self.kept else {
-            return self.compile_anew(source, &options);
+            return self.compile_anew(architecture, source, defines);
         };
-        let name = self.file_name(source, &options);
+        let name = self.file_name(architecture, source, &options(architecture, defines));
         if let Some(code) = kept.read(&name) {
             return Ok(code);
         }
-        let code = self.compile_anew(source, &options)?;
+        let code = self.compile_anew(architecture, source, defines)?;
         kept.write(&name, &code);
         Ok(code)
     }
 
-    fn file_name(&self, source: &Source, options: &[String]) -> String {
+    fn file_name(&self, architecture: &str, source: &Source, options: &[String]) -> String {
         let mut hasher = blake3::Hasher::new();
         let mut part = |text: &str| {
             hasher.update(&(text.len() as u64).to_le_bytes());
@@ -114,16 +114,21 @@ impl Compiler {
         }
         options.iter().for_each(|option| part(option));
         let hash = hasher.finalize().to_hex();
-        let (name, architecture, version) = (source.name, &self.architecture, self.version);
+        let (name, version) = (source.name, self.version);
         format!("{name}-{architecture}-nvrtc{version}-{hash}.cubin")
     }
 
-    fn compile_anew(&self, source: &Source, options: &[String]) -> Result<Vec<u8>, CudaError> {
+    fn compile_anew(
+        &self,
+        architecture: &str,
+        source: &Source,
+        defines: &[(&str, String)],
+    ) -> Result<Vec<u8>, CudaError> {
         let program = Program::new(source)?;
-        if program.compile(options).is_err() {
+        if program.compile(&options(architecture, defines)).is_err() {
             return Err(CudaError::Compilation {
                 name: source.name,
-                architecture: self.architecture.clone(),
+                architecture: architecture.to_owned(),
                 log: program.log()?,
             });
         }

@@ -4,12 +4,20 @@ use std::fs::DirBuilder;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tempfile::NamedTempFile;
 
 /// Largest number of bytes of a file; ours have a hundredth of that.
 const MOST: u64 = 64 << 20;
+
+/// Programs that this process compiled and could not keep.
+static NOT_KEPT: AtomicUsize = AtomicUsize::new(0);
+
+/// Number of programs that this process compiled for a folder that could not hold them.
+pub fn programs_not_kept() -> usize {
+    NOT_KEPT.load(Ordering::Relaxed)
+}
 
 /// A folder of machine code, in which each file begins with the code's hash. A failure is a
 /// warning, and costs the time to compile.
@@ -61,6 +69,7 @@ impl CodeCache {
             Ok(())
         };
         if let Err(error) = written() {
+            NOT_KEPT.fetch_add(1, Ordering::Relaxed);
             self.tell(&error);
         }
     }
@@ -72,5 +81,24 @@ impl CodeCache {
                 "kernels are compiled at every start, as {folder} cannot hold them: {error}"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_a_folder_cannot_hold_are_counted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let inside = folder.path().join("kernels");
+        let kept = CodeCache::open(&inside);
+        let before = programs_not_kept();
+        kept.write("a", b"code");
+        assert_eq!(programs_not_kept(), before);
+        std::fs::remove_dir_all(&inside).expect("it is there");
+        kept.write("b", b"code");
+        assert_eq!(programs_not_kept(), before + 1);
+        assert_eq!(kept.read("b"), None);
     }
 }
