@@ -16,7 +16,7 @@ const BOUNDED: &str = r"(\x20|\n[\x20\t]{0,32})";
 
 /// Longest time for a constraint to be compiled where it is checked, so that the steps of a lead,
 /// which compiles it again, do not wait for it long.
-const LONGEST: Duration = Duration::from_millis(500);
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// Stack of the thread that compiles, of which only the touched part takes memory.
 const STACK: usize = 256 << 20;

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Longest time of one mask or of one token. Most take microseconds.
-const LONGEST: Duration = Duration::from_millis(500);
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// The state of one constrained output: tokens that were taken, tokens that may follow.
 ///

@@ -9,7 +9,7 @@ use lockstep_types::{ModelConfig, constraint::Constraint};
 use tokio::sync::Semaphore;
 
 /// Longest time for a constraint to be compiled and followed. Most take milliseconds.
-const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(2);
 
 /// Longest time for a constraint to wait until others are compiled.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);

@@ -220,7 +220,7 @@ pub struct ServerConfig {
     pub limits: LimitsConfig,
 }
 
-/// Parsers that tell reasoning and calls of tools from the text of chat answers, by name: `auto`
+/// Parsers that tell reasoning and tool calls from the text of chat answers, by name: `auto`
 /// = that of the model's chat template, `none` = none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswersConfig {

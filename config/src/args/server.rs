@@ -68,7 +68,7 @@ pub struct ServerArgs {
     /// have been read, old and new weights are in memory together.
     #[arg(long, env = "LOCKSTEP_WEIGHT_UPDATE_DIR", value_name = "DIR", help_heading = HEADING)]
     pub weight_update_dir: Option<PathBuf>,
-    /// Format of calls of tools in answers [default: auto, the format of the chat template].
+    /// Format of tool calls in answers [default: auto, the format of the chat template].
     ///
     /// Chat answers have the calls in `tool_calls`. none leaves them in the text and refuses
     /// requests with tools.

@@ -1,4 +1,4 @@
-//! Reasoning and calls of tools in chat answers.
+//! Reasoning and tool calls in chat answers.
 
 use lockstep_proto::pb::lockstep::{FinishReason, Output};
 use lockstep_text::Tokenizer;

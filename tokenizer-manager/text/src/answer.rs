@@ -1,4 +1,4 @@
-//! Parts of an answer: reasoning, text and calls of tools, told from each other in a growing
+//! Parts of an answer: reasoning, text and tool calls, told from each other in a growing
 //! output.
 //!
 //! ```text

@@ -7,7 +7,7 @@
 //!                      └──────────────── OutputText ────────────────┘
 //! ```
 //!
-//! An [`AnswerParser`] tells reasoning and calls of tools from the text of an answer.
+//! An [`AnswerParser`] tells reasoning and tool calls from the text of an answer.
 //!
 //! Nothing here knows of HTTP, gRPC or other processes. Every type works on one request at a time
 //! except [`Tokenizer`] and [`ChatTemplate`]. Both are immutable after loading, shared by `Arc`

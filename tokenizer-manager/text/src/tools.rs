@@ -1,4 +1,4 @@
-//! Calls of tools, as families of models write them: a file per format.
+//! Tool calls, as families of models write them: a file per format.
 //!
 //! A parser reads characters and marks, and writes text of the answer, begins of calls and pieces
 //! of their arguments. It holds back only what is undecided, at most [`MOST_HELD`] bytes. What

@@ -8,7 +8,7 @@ use crate::{
     submission::GenerateSpec,
 };
 
-/// Refuses a constraint of an answer that may have calls of tools: it would leave no call.
+/// Refuses a constraint of an answer that may have tool calls: it would leave no call.
 pub(super) fn check(spec: &GenerateSpec, calls: &Calls) -> ApiResult<()> {
     match (&spec.constraint, calls) {
         (Some(constraint), Calls::Parsed(..)) => Err(ApiError::unsupported(

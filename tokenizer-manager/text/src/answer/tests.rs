@@ -364,7 +364,7 @@ fn the_documentation_lists_every_parser() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/http.md");
     let text = std::fs::read_to_string(path).expect("docs/http.md");
     let (_, section) = text
-        .split_once("## Reasoning and calls of tools")
+        .split_once("## Reasoning and tool calls")
         .expect("a section");
     let tools = TOOL_FORMATS.iter().map(|format| format.names);
     let reasoning = REASONING_FORMATS.iter().map(|format| format.names);

@@ -1,4 +1,4 @@
-//! Blocks of content: texts, calls of tools and their results, and thinking.
+//! Blocks of content: texts, tool calls and their results, and thinking.
 
 use serde_json::{Map, Value, json};
 

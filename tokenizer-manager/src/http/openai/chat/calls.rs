@@ -1,4 +1,4 @@
-//! Calls of tools in the chat API's form.
+//! Tool calls in the chat API's form.
 
 use lockstep_text::CallIds;
 use serde::Serialize;
