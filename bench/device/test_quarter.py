@@ -156,7 +156,7 @@ class Rehearsal(unittest.TestCase):
         self.assertTrue(bits and all("wgmma" in line["not compared"] for line in bits))
         for title in ("Predicted and measured", "after each step of work", "Beside a baseline"):
             self.assertIn(title, text)
-        self.assertRegex(text, r"tiny +rms_norm +80 x 64 +baseline")
+        self.assertRegex(text, r"tiny +rms_norm, cached +80 x 64 +baseline")
 
     def test_a_folder_that_was_collected_runs_by_itself(self):
         with tempfile.TemporaryDirectory() as folder:
