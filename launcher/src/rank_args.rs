@@ -39,7 +39,7 @@ pub(crate) struct RankArgs {
         value_parser = RangedU64ValueParser::<usize>::new().range(1..)
     )]
     threads: Option<usize>,
-    /// What the model is computed on, as of `lockstep serve` [default: auto].
+    /// Device that computes the model, as of `lockstep serve` [default: auto].
     #[arg(long, env = "LOCKSTEP_DEVICE", value_name = "DEVICE")]
     device: Option<DeviceArg>,
     /// Number of the first GPU that is used, counted from 0 [default: 0].

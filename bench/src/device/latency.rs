@@ -1,4 +1,5 @@
-//! What no operation can go below: the time from kernel to kernel, and the speed of the cache.
+//! Limits that no operation goes below: the time from kernel to kernel, and the speed of the
+//! cache.
 
 use lockstep_devices::Device;
 

@@ -285,7 +285,7 @@ pub struct Alone<'a> {
     pub size: String,
     /// Number of different arrays; call `number` uses the array of that number.
     pub arrays: usize,
-    /// Whether a pass runs the kernel once, however many calls it has.
+    /// True if a pass runs the kernel once, however many calls it has.
     pub once: bool,
     /// Bytes that a call reads and writes, at least.
     pub bytes: f64,

@@ -55,7 +55,7 @@ pub struct ParallelArgs {
     /// The depth of drafts adapts, unless --speculative-adaptive=false.
     #[arg(long, env = "LOCKSTEP_ENABLE_DP_ATTENTION", help_heading = HEADING)]
     pub enable_dp_attention: bool,
-    /// What the model is computed on [default: auto].
+    /// Device that computes the model [default: auto].
     ///
     /// A GPU needs NVIDIA's driver, and CUDA's libraries libnvrtc and libcublasLt
     /// where libraries are looked for; `lockstep doctor` says what is missing. Where

@@ -136,6 +136,22 @@ fn no_parser(words: &Words) -> ApiError {
     )
 }
 
+/// Reads a `tool_choice` that is a word, as OpenAI's APIs have it.
+///
+/// # Errors
+/// 400 for another word.
+pub(super) fn worded_choice(choice: &str) -> ApiResult<Choice> {
+    match choice {
+        "auto" => Ok(Choice::Auto),
+        "none" => Ok(Choice::None),
+        "required" => Ok(Choice::Required),
+        _ => {
+            let problem = format!("'{choice}' is not one of auto, none");
+            Err(invalid_choice(&problem))
+        }
+    }
+}
+
 /// Returns the error for a `tool_choice` of another form.
 pub(super) fn invalid_choice(problem: &str) -> ApiError {
     ApiError::invalid(

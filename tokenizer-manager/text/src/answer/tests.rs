@@ -485,7 +485,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// The same where marks are tokens, and nothing is lost of what is no call.
+    /// Answers whose marks are tokens do not depend on cuts, and lose nothing of what is no call.
     #[test]
     fn answers_of_tokens_do_not_depend_on_cuts(
         (format, output) in outputs(),

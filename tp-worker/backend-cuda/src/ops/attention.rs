@@ -109,8 +109,8 @@ impl Attention {
         })
     }
 
-    /// The same kernels without the one for wide tiles: all queries have narrow ones, with the
-    /// same bits.
+    /// Returns these kernels without the one for wide tiles: all queries have narrow ones, with
+    /// the same bits.
     #[must_use]
     pub fn narrow(self) -> Self {
         Self { wide: None, ..self }

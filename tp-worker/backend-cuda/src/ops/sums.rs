@@ -75,7 +75,7 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// The same sums, borrowed for another time. Their bias is `bias`.
+    /// Returns these sums, borrowed for another time, with `bias` as their bias.
     ///
     /// # Safety
     /// The sums lie there as long as `'b`.

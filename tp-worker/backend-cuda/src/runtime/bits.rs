@@ -8,7 +8,7 @@ use crate::runtime::{Buffer, Compiler, Module, Stream};
 
 /// Architecture with the instruction wgmma, which later GPUs have no more.
 pub(crate) const ARCHITECTURE: &str = "sm_90a";
-/// The same architecture without what is its alone.
+/// Architecture for all GPUs of that generation, without the instruction.
 const GENERATION: &str = "sm_90";
 const THREADS: u32 = 128;
 /// Rows and columns of a tile, as in `bits.cu`.

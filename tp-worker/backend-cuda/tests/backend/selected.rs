@@ -5,7 +5,7 @@ use lockstep_types::Dtype;
 
 use crate::support::{gpu, read, sums};
 
-/// Of two operations only the selected kernel runs, and it is counted.
+/// Two operations are called, of which only the selected kernel runs and is counted.
 #[test]
 fn only_selected_kernels_run() {
     let mut gpu = gpu(Dtype::Float32);

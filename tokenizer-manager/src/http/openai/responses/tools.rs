@@ -86,15 +86,7 @@ fn choice(given: Option<&Value>) -> ApiResult<Choice> {
     const FORMS: &str = "expected \"auto\" or \"none\"";
     match given {
         None | Some(Value::Null) => Ok(Choice::Auto),
-        Some(Value::String(choice)) => match choice.as_str() {
-            "auto" => Ok(Choice::Auto),
-            "none" => Ok(Choice::None),
-            "required" => Ok(Choice::Required),
-            _ => {
-                let problem = format!("'{choice}' is not one of auto, none");
-                Err(invalid_choice(&problem))
-            }
-        },
+        Some(Value::String(choice)) => tools::worded_choice(choice),
         Some(Value::Object(fields)) => {
             let kind = fields.get("type").and_then(Value::as_str);
             match (kind, fields.get("name")) {

@@ -37,15 +37,7 @@ pub(super) fn calls(app: &App, request: &ChatRequest) -> ApiResult<Calls> {
 fn choice(given: Option<&Value>) -> ApiResult<Choice> {
     match given {
         None | Some(Value::Null) => Ok(Choice::Auto),
-        Some(Value::String(choice)) => match choice.as_str() {
-            "auto" => Ok(Choice::Auto),
-            "none" => Ok(Choice::None),
-            "required" => Ok(Choice::Required),
-            _ => {
-                let problem = format!("'{choice}' is not one of auto, none");
-                Err(invalid_choice(&problem))
-            }
-        },
+        Some(Value::String(choice)) => tools::worded_choice(choice),
         Some(Value::Object(fields)) => {
             let named = fields
                 .get("function")
