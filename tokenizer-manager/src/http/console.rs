@@ -58,6 +58,7 @@ const FILES: &[File] = files! {
     "/console/speculation.js" "text/javascript; charset=utf-8" "speculation.js";
     "/console/requests.js" "text/javascript; charset=utf-8" "requests.js";
     "/console/chat.js" "text/javascript; charset=utf-8" "chat.js";
+    "/console/answer.js" "text/javascript; charset=utf-8" "answer.js";
     "/console/page.js" "text/javascript; charset=utf-8" "page.js";
     "/console/icon.svg" "image/svg+xml" "icon.svg";
 };

@@ -1,11 +1,14 @@
 // A place to try a chat: one conversation, streamed, and what each answer took.
 
+import { Answer } from "./answer.js";
 import { ask, events } from "./api.js";
 import { byId, empty, make, short, time, write } from "./page.js";
 
 export class Chat {
   messages = [];
   running = null;
+  /** The last answer, if it called tools whose results the next message brings. */
+  waiting = null;
 
   constructor() {
     this.log = byId("chat-log");
@@ -34,6 +37,7 @@ export class Chat {
   clear() {
     this.running?.abort();
     this.messages = [];
+    this.waiting = null;
     this.log.replaceChildren(empty("Ask the model something. Texts stay in this page and are gone when you close it."));
     this.input.focus({ preventScroll: true });
   }
@@ -51,29 +55,40 @@ export class Chat {
     }
     const depth = byId("chat-depth").value;
     if (depth !== "") body.speculative = { max_steps: Number(depth) };
+    const tools = parsed("chat-tools", "Tools");
+    if (tools !== undefined) {
+      body.tools = tools;
+      body.tool_choice = byId("chat-tool-choice").value;
+    }
+    const schema = parsed("chat-schema", "Schema of the answer");
+    if (schema !== undefined) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
     return body;
   }
 
-  bubble(role, text) {
-    const content = make("p", { class: "text" }, text);
-    const element = make("article", { class: `message ${role}`, "aria-label": role === "user" ? "You" : "The model" }, content);
+  bubble(role, ...content) {
+    const element = make("article", { class: `message ${role}`, "aria-label": role === "user" ? "You" : "The model" }, ...content);
     if (this.messages.length === 0 && role === "user") this.log.replaceChildren();
     this.log.append(element);
     this.log.scrollTop = this.log.scrollHeight;
-    return { element, content };
+    return element;
   }
 
   async submit() {
     const text = this.input.value.trim();
-    if (text === "") return;
+    if (text === "" && !this.waiting) return;
     this.input.value = "";
-    this.bubble("user", text);
-    this.messages.push({ role: "user", content: text });
-    const answer = this.bubble("assistant", "");
+    const called = this.waiting;
+    if (called) this.messages.push(...called.results());
+    this.waiting = null;
+    if (text !== "") {
+      this.bubble("user", make("p", { class: "text" }, text));
+      this.messages.push({ role: "user", content: text });
+    }
+    const answer = new Answer(this.bubble("assistant"));
     const stop = new AbortController();
     this.begin(stop);
     const conversation = this.messages;
-    const state = { text: "", started: performance.now(), first: null, last: null, usage: null, finish: null };
+    const state = { started: performance.now(), first: null, last: null, usage: null, finish: null };
     try {
       const response = await ask("v1/chat/completions", { body: this.body(), signal: stop.signal });
       for await (const data of events(response)) {
@@ -85,7 +100,7 @@ export class Chat {
       else this.failed(answer, error.message);
     }
     // What was cleared is gone: its answer is none of the next conversation's.
-    if (conversation === this.messages) this.remember(state, answer);
+    if (conversation === this.messages) this.remember(state, answer, { text, called });
     this.end(stop);
   }
 
@@ -95,13 +110,10 @@ export class Chat {
     const choice = event.choices?.[0];
     if (!choice) return;
     state.finish = choice.finish_reason ?? state.finish;
-    const more = choice.delta?.content ?? "";
-    if (more === "") return;
+    const near = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 80;
+    if (!answer.take(choice.delta)) return;
     state.last = performance.now();
     state.first ??= state.last;
-    state.text += more;
-    const near = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 80;
-    answer.content.append(more);
     if (near) this.log.scrollTop = this.log.scrollHeight;
   }
 
@@ -111,12 +123,25 @@ export class Chat {
     write(this.send, "Stop");
   }
 
-  remember(state, answer) {
-    if (state.text !== "") this.messages.push({ role: "assistant", content: state.text });
-    else if (this.messages.at(-1)?.role === "user") this.messages.pop();
+  remember(state, answer, asked) {
+    if (!answer.isEmpty) this.messages.push(answer.message());
+    else this.forget(asked);
+    if (state.finish === "tool_calls") {
+      this.waiting = answer;
+      answer.askForResults();
+    }
     const told = facts(state);
     if (told !== "") answer.element.append(make("p", { class: "facts-line" }, told));
     this.log.scrollTop = this.log.scrollHeight;
+  }
+
+  /** Takes back what was asked last and got no answer, so that it can be sent again. */
+  forget({ text, called }) {
+    const last = this.messages.findLastIndex(({ role }) => role === "assistant");
+    this.messages.length = last + 1;
+    if (this.input.value === "") this.input.value = text;
+    this.waiting = called;
+    called?.askForResults();
   }
 
   end(stop) {
@@ -124,12 +149,23 @@ export class Chat {
     this.running = null;
     this.log.setAttribute("aria-busy", "false");
     write(this.send, "Send");
-    this.input.focus({ preventScroll: true });
+    if (!this.waiting) this.input.focus({ preventScroll: true });
   }
 
   failed(answer, message) {
     answer.element.classList.add("error");
     answer.element.append(make("p", { class: "problem", role: "alert" }, message));
+  }
+}
+
+/** The JSON that a field of the options holds; nothing if the field is empty. */
+function parsed(id, name) {
+  const text = byId(id).value.trim();
+  if (text === "") return undefined;
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`${name}: ${error.message}`);
   }
 }
 
