@@ -1,5 +1,7 @@
 // cp.async: copies to shared memory that land when they are waited for, or, some
-// of them, at once: who still reads what was there must not have begun them.
+// of them, at once: who still reads what was there must not have begun them. A copy
+// that begins before earlier work is done may also read too early: what it reads must
+// not change until it lands.
 #pragma once
 
 #include "block.h"
@@ -10,7 +12,15 @@ struct Copy {
     unsigned char* to;
     const unsigned char* from;
     unsigned bytes;         // of 16; the rest becomes zero
+    bool early;             // begun before earlier work was done
+    Place place;            // where it began
+    unsigned char seen[16]; // its source at that time, if it is early
     void land() const {
+        if (early && memcmp(seen, from, bytes) != 0) {
+            note(LAUNCH_FAILED, "cp.async at %s:%d began before griddepcontrol.wait, and its source at %p changed behind that",
+                 place.file, place.line, from);
+            give_up();
+        }
         memcpy(to, from, bytes);
         memset(to + bytes, 0, 16 - bytes);
     }
@@ -60,7 +70,9 @@ inline void cp_async_16(void* shared, const void* global, unsigned bytes = 16,
         note(MISALIGNED_ADDRESS, "cp.async of %u bytes from %p to %p at %s:%d", bytes, global, shared, file, line);
         give_up();
     }
-    const Copy copy = {(unsigned char*)shared, (const unsigned char*)global, bytes};
+    Copy copy = {(unsigned char*)shared, (const unsigned char*)global, bytes, block->early, {file, line}, {}};
+    // A copy may read its source at once. Sanitizers see that it does: they look into no memcpy.
+    for (unsigned i = 0; copy.early && i < bytes; i++) copy.seen[i] = copy.from[i];
     {
         Own own;
         block->outcome->fetched += bytes;

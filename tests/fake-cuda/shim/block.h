@@ -27,7 +27,7 @@ struct Place {
 // As a function's last parameters: where its call stands.
 #define CUDA_ON_HOST_CALL const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
-enum class Wait : uint8_t { NOTHING, BLOCK, WARP, DONE };
+enum class Wait : uint8_t { NOTHING, BLOCK, WARP, GRID, DONE };
 
 struct Meeting;             // of lanes: see warp.h
 struct Copies;              // asynchronous ones: see async_copy.h
@@ -86,6 +86,10 @@ struct Block {
     unsigned blocked = 0;               // threads at the barrier
     Place barrier{"", 0};               // where the first of them came to it
     bool apart = false;                 // some are at another place
+    bool early = false;                 // work before this launch is not done: see programmatic.h
+    bool waited = false;                // a thread asked for that
+    unsigned held = 0;                  // threads that wait for it
+    uint64_t done_before = 0;           // address for release and acquire of all that work
 
     // xorshift64
     uint64_t draw() {
@@ -172,6 +176,12 @@ inline void pause() {
 
 inline void leave_warp(Warp& warp, unsigned lane);
 
+#ifdef CUDA_ON_HOST_TSAN
+// A fiber at its end, and who ends it.
+struct Leaving { Fiber *from = nullptr, *to = nullptr; };
+inline Leaving leaving;
+#endif
+
 // A fiber's whole life: the same thread of one block after the other, of all
 // launches.
 inline void begin_thread() {
@@ -187,6 +197,10 @@ inline void begin_thread() {
             release(&block->ended);
         }
         pause();
+#ifdef CUDA_ON_HOST_TSAN
+        // Behind the shim's own business: the sanitizer ends no thread within.
+        if (leaving.from) go_on(*leaving.from, *leaving.to);
+#endif
     }
 }
 
@@ -274,7 +288,7 @@ inline bool run_lanes() {
     return true;
 }
 
-// Lets every thread run to its end, or the launch fail. Warps go on one after the other,
+// Lets every thread run to its end, or to its wait for earlier work, or the launch fail. Warps go on one after the other,
 // each as far as a few meetings of its lanes: those know what caches still have.
 inline void run_threads() {
     Block& b = *block;
@@ -285,10 +299,10 @@ inline void run_threads() {
     for (;;) {
         b.shuffle(order);
         if (b.draw() % 8 == 0) lag = b.draw();
-        bool moved = false, held = false;
+        bool moved = false, stay = false;
         for (unsigned warp : order) {
             if (lag >> (warp % 64) & 1) {
-                held = true;
+                stay = true;
                 continue;
             }
             b.warp = &b.warps[warp];
@@ -299,8 +313,8 @@ inline void run_threads() {
             }
         }
         if (moved) continue;
-        if (held) lag = 0;
-        else if (!open_barrier()) return;
+        if (stay) lag = 0;
+        else if (b.held > 0 || !open_barrier()) return;
     }
 }
 

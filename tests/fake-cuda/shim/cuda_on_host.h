@@ -10,6 +10,8 @@
 // Memory is as hostile as CUDA allows: shared memory begins as NaN in every
 // block, asynchronous copies land when they are waited for and not before, and
 // a touch of memory that is nobody's fails the launch as an illegal address.
+// A launch may begin before the work before it is done: some of its blocks then run
+// up to their wait, and go on when that work is done.
 // Under -fsanitize=thread every CUDA thread is a thread to the sanitizer;
 // under -fsanitize=address every access is checked.
 //
@@ -26,6 +28,8 @@
 //   cp_async_wait_group<n>()
 //   cvt_rn_bf16(x)                     cvt.rn.bf16.f32, as its 16 bits
 //   cvt_rn_bf16x2(low, high)           cvt.rn.bf16x2.f32, two of them
+//   griddepcontrol_launch_dependents() griddepcontrol.launch_dependents
+//   griddepcontrol_wait()              griddepcontrol.wait
 //   DYNAMIC_SHARED(type, name)         extern __shared__
 //
 // Blind to speed, to registers, to the bits of tensor cores and of fused
@@ -41,4 +45,7 @@
 #include "warp.h"
 #include "tensor_core.h"
 #include "async_copy.h"
+#include "programmatic.h"
+#include "run_block.h"
+#include "early.h"
 #include "launch.h"

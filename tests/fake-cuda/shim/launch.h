@@ -1,178 +1,45 @@
 // From a kernel's name and parameters to its blocks.
 #pragma once
 
-#include "async_copy.h"
-#include "warp.h"
-
-// Where all `__shared__` arrays lie, if there are any.
-extern "C" __attribute__((weak, visibility("hidden"))) unsigned char __start_cuda_shared[];
-extern "C" __attribute__((weak, visibility("hidden"))) unsigned char __stop_cuda_shared[];
+#include "early.h"
 
 namespace cuda_on_host {
 
 // What a module offers under "cuda_on_host_NAME". Shared with the fake driver.
 struct Kernel {
-    void (*launch)(const unsigned* grid, const unsigned* block, size_t dynamic, uint64_t seed, void** parameters, Outcome*);
+    Begun* (*begin)(const Asked*, Outcome*);            // before earlier work is done
+    void (*abandon)(Begun*);                            // in place of its launch
+    void (*launch)(const Asked*, Begun*, Outcome*);     // null where nothing has begun
     unsigned parameters;
     unsigned most_threads;          // of a block, by __launch_bounds__
     const unsigned* sizes;          // of the parameters, in bytes
 };
 
-constexpr size_t MOST_DYNAMIC = 256 * 1024;
-constexpr size_t MOST_THREADS = 1024;   // of a block
-
-inline unsigned char* map(size_t bytes) {
-    void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) abort();
-    return (unsigned char*)at;
-}
-
-// Dynamic shared memory: `bytes` that end where touching more is an error.
-struct Dynamic {
-    unsigned char* at;
-#ifdef CUDA_ON_HOST_ASAN
-    explicit Dynamic(size_t bytes) : at((unsigned char*)aligned_alloc(16, (bytes + 15) / 16 * 16)) {}
-    ~Dynamic() { free(at); }
-#else
-    explicit Dynamic(size_t bytes) {
-        static unsigned char* const room = [] {
-            unsigned char* mapped = map(MOST_DYNAMIC + 65536);      // a page of any size behind it
-            mprotect(mapped + MOST_DYNAMIC, 65536, PROT_NONE);
-            return mapped;
-        }();
-        at = room + MOST_DYNAMIC - (bytes + 15) / 16 * 16;
-    }
-#endif
-    Dynamic(const Dynamic&) = delete;
-    Dynamic& operator=(const Dynamic&) = delete;
-};
-
-// NaN in every format of floats. Shared memory holds what the last block left.
-CUDA_ON_HOST_UNCHECKED inline void poison(unsigned char* from, unsigned char* to) {
-    volatile unsigned char* at = from;
-    for (; at < to && (uintptr_t)at % 8; at++) *at = 0xff;
-    for (; at + 8 <= to; at += 8) *(volatile uint64_t*)at = ~uint64_t(0);
-    for (; at < to; at++) *at = 0xff;
-}
-
-#if !defined(CUDA_ON_HOST_ASAN) && !defined(CUDA_ON_HOST_TSAN)
-inline struct sigaction before_segv, before_bus;
-
-inline void touched(int signal, siginfo_t* info, void*) {
-    if (!block || !block->current || !pthread_equal(block->owner, pthread_self())) {
-        sigaction(signal, signal == SIGBUS ? &before_bus : &before_segv, nullptr);
-        return;             // to happen again, and be somebody else's
-    }
-    const Thread& thread = here();
-    // The processor does not tell where, if a vector was not where vectors are.
-    if (info->si_code == SI_KERNEL && !info->si_addr) {
-        note(MISALIGNED_ADDRESS, "thread (%u,%u,%u) touched a misaligned address", thread.index.x, thread.index.y,
-             thread.index.z);
-        give_up();
-    }
-    block->outcome->address = (uint64_t)info->si_addr;
-    note(ILLEGAL_ADDRESS, "thread (%u,%u,%u) touched %p", thread.index.x, thread.index.y, thread.index.z, info->si_addr);
-    give_up();
-}
-#endif
-
-// While one lives, touching nobody's memory fails the launch and not the process.
-struct Watch {
-#if !defined(CUDA_ON_HOST_ASAN) && !defined(CUDA_ON_HOST_TSAN)
-    Watch() {
-        struct sigaction action{};
-        action.sa_sigaction = touched;
-        action.sa_flags = SA_SIGINFO | SA_NODEFER;
-        sigaction(SIGSEGV, &action, &before_segv);
-        sigaction(SIGBUS, &action, &before_bus);
-    }
-    ~Watch() {
-        sigaction(SIGSEGV, &before_segv, nullptr);
-        sigaction(SIGBUS, &before_bus, nullptr);
-    }
-#else
-    Watch() {}
-    ~Watch() {}
-#endif
-};
-
-// What a module keeps between launches. Fibers wait for the next one where they
-// ended the last, which is much less work than to make them, for sanitizers above
-// all.
-struct Kept {
-    Thread threads[MOST_THREADS];
-    Warp warps[MOST_THREADS / 32];
-    unsigned char* stacks = map(MOST_THREADS * STACK);
-    size_t ready = 0;               // threads whose fibers wait
-};
-
-// Threads for a block, in the launch's shape.
-inline void take_threads(Block& b, Kept& kept) {
-    const size_t n = (size_t)b.size.x * b.size.y * b.size.z;
-    for (size_t i = 0; i < n; i++) {
-        Thread& thread = kept.threads[i];
-        thread.number = unsigned(i);
-        thread.index = {unsigned(i % b.size.x), unsigned(i / b.size.x % b.size.y), unsigned(i / b.size.x / b.size.y)};
-    }
-    for (; kept.ready < n; kept.ready++)
-        prepare(kept.threads[kept.ready].fiber, kept.stacks + kept.ready * STACK, STACK, begin_thread);
-    b.threads = {kept.threads, n};
-    b.warps = {kept.warps, (n + 31) / 32};
-}
-
-// One block, from threads that have done nothing and poisoned shared memory to
-// its end.
-inline void run_block(Block& b, uint3 index, size_t dynamic) {
-    b.index = index;
-    for (Warp& warp : b.warps) {
-        const size_t first = 32 * (&warp - b.warps.first), count = b.threads.size() - first;
-        warp.live = warp.ready = count < 32 ? (1u << count) - 1 : ~0u;
-        warp.blocked = 0;
-        for (auto& meeting : warp.meetings) meeting->mask = meeting->waiting = 0;
-    }
-    b.blocked = 0;
-    for (Thread& thread : b.threads) {
-        thread.barriers = 0;
-        thread.wait = Wait::NOTHING;
-        if (thread.copies) thread.copies->clear();
-    }
-    poison(__start_cuda_shared, __stop_cuda_shared);
-    poison(b.dynamic, b.dynamic + dynamic);
-    release(&b.began);
-    run_threads();
-    b.current = nullptr;
-    acquire(&b.ended);
-}
-
-// For the sanitizers: launches happen one after the other, whoever asks.
-inline uint64_t launches = 0;
-
-inline void launch(const char* kernel, void (*body)(void**), const unsigned* grid, const unsigned* size,
-                   size_t dynamic, uint64_t seed, void** parameters, Outcome* outcome) {
+inline void launch(const char* kernel, void (*body)(void**), const Asked& asked, Begun* begun, Outcome* outcome) {
     Own own;
     Watch watch;
-    Dynamic room(dynamic);
-    Block b{kernel, {grid[0], grid[1], grid[2]}, {size[0], size[1], size[2]}, {}, body, parameters, outcome,
-            seed * 0x9e3779b97f4a7c15 | 1};
-    b.dynamic = room.at;
-#ifdef CUDA_ON_HOST_TSAN
-    b.scheduler.tsan = __tsan_get_current_fiber();
-#endif
-    block = &b;
-    acquire(&launches);
+    Dynamic room(asked.dynamic);
+    Block b = block_of(kernel, body, asked, room.at, outcome);
+    acquire(asked.clock);
     static Kept& kept = *new Kept;
     take_threads(b, kept);
-    std::vector<size_t> order((size_t)grid[0] * grid[1] * grid[2]);
+    std::vector<size_t> order(blocks_of(asked));
     for (size_t i = 0; i < order.size(); i++) order[i] = i;
     b.shuffle(order);
     for (size_t at : order) {
-        run_block(b, {unsigned(at % grid[0]), unsigned(at / grid[0] % grid[1]), unsigned(at / grid[0] / grid[1])}, dynamic);
+        if (begun && go_on_with(*begun, at, asked, outcome)) {
+            if (outcome->code != SUCCESS) break;
+            continue;
+        }
+        begin_block(b, index_of(asked, at), asked.dynamic);
+        run_block(b);
+        check_waited(b, asked);
         if (outcome->code != SUCCESS) break;
     }
     // Threads of a launch that failed wait for ever.
     if (outcome->code != SUCCESS) kept.ready = 0;
-    release(&launches);
-    block = nullptr;
+    if (begun) abandon(begun);
+    release(asked.clock);
 }
 
 // A kernel's parameters, by its type.
@@ -193,12 +60,16 @@ template <class... More> constexpr unsigned first_of(unsigned threads, More...) 
 // Makes `name` launchable; behind it what its __launch_bounds__ says.
 #define CUDA_ON_HOST_KERNEL(name, ...)                                                                              \
     extern "C" __attribute__((visibility("default"))) cuda_on_host::Kernel cuda_on_host_##name;                     \
+    static void cuda_on_host_call_##name(void** at) {                                                               \
+        cuda_on_host::Parameters<decltype(&::name)>::call(&::name, at);                                             \
+    }                                                                                                               \
     cuda_on_host::Kernel cuda_on_host_##name = {                                                                    \
-        [](const unsigned* grid, const unsigned* block, size_t dynamic, uint64_t seed, void** parameters,           \
-           cuda_on_host::Outcome* outcome) {                                                                        \
-            cuda_on_host::launch(                                                                                   \
-                #name, [](void** at) { cuda_on_host::Parameters<decltype(&::name)>::call(&::name, at); }, grid, block,  \
-                dynamic, seed, parameters, outcome);                                                                \
+        [](const cuda_on_host::Asked* asked, cuda_on_host::Outcome* outcome) {                                      \
+            return cuda_on_host::begin(#name, cuda_on_host_call_##name, *asked, outcome);                           \
+        },                                                                                                          \
+        cuda_on_host::abandon,                                                                                      \
+        [](const cuda_on_host::Asked* asked, cuda_on_host::Begun* begun, cuda_on_host::Outcome* outcome) {          \
+            cuda_on_host::launch(#name, cuda_on_host_call_##name, *asked, begun, outcome);                          \
         },                                                                                                          \
         cuda_on_host::Parameters<decltype(&::name)>::count, cuda_on_host::first_of(__VA_ARGS__),                      \
         cuda_on_host::Parameters<decltype(&::name)>::sizes};

@@ -10,6 +10,9 @@
 //! * Nothing runs before somebody waits. Then streams run in an order drawn from a seed, within
 //!   the limits of events; a graph's nodes do so within its edges. A missing wait shows as a
 //!   result that changes with the seed.
+//! * A kernel that may begin while its predecessors run does so (programmatic dependent launch):
+//!   some of its blocks run up to their wait before the predecessors' first block. Reading,
+//!   writing or copying before the wait shows, and a block that never waits fails its launch.
 //! * Pinned memory is read when the copy runs, not when the copy is asked for.
 //! * Fresh memory is NaN, and ends at a page that faults.
 //! * A capture refuses the calls that CUDA refuses. A kernel that fails makes its context

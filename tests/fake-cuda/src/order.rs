@@ -75,6 +75,13 @@ pub(crate) fn below(count: usize) -> usize {
     ((draw() >> 16) % count as u64) as usize
 }
 
+/// Draws if a kernel that may begin early does: mostly, and always under the thread sanitizer,
+/// which then sees what the kernel does too early.
+pub(crate) fn begins_early() -> bool {
+    let draw = below(4);
+    draw != 0 || settings::sanitizers().is_some_and(|names| names.contains("thread"))
+}
+
 export! {
     /// Begins the calling thread's order anew, and tells the order's number.
     fn fakeCudaSeed(seed: u64, number: Out<u64>) {

@@ -6,6 +6,7 @@ use std::sync::{Condvar, PoisonError};
 use crate::abi::{Answer, Handle, Refusal};
 use crate::order;
 use crate::world::codes::{NOT_READY, UNKNOWN};
+use crate::world::graph::Begun;
 use crate::world::stream::{Item, Point, Stream};
 use crate::world::{World, graph, lock, thread};
 
@@ -62,10 +63,10 @@ pub(crate) fn wait(context: Handle, goal: Goal) -> Answer {
         if goal.is_reached(&world) {
             return Ok(());
         }
-        if let Some((stream, item)) = next(&mut world, goal) {
+        if let Some((stream, item, begun)) = next(&mut world, goal) {
             drop(world);
             // A failure ends this wait only if it is told here; it breaks one context.
-            carry_out(stream, item)?;
+            carry_out(stream, item, begun)?;
             world = lock();
         } else if world.streams.values().any(|at| at.busy) {
             world = RAN.wait(world).unwrap_or_else(PoisonError::into_inner);
@@ -83,10 +84,10 @@ pub(crate) fn poll(context: Handle, goal: Goal) -> Answer {
     let mut world = lock();
     world.check(context)?;
     if !goal.is_reached(&world)
-        && let Some((stream, item)) = next(&mut world, goal)
+        && let Some((stream, item, begun)) = next(&mut world, goal)
     {
         drop(world);
-        carry_out(stream, item)?;
+        carry_out(stream, item, begun)?;
         world = lock();
     }
     let reached = goal.is_reached(&world);
@@ -111,7 +112,7 @@ pub(crate) fn settle(context: Handle) {
 ///
 /// These are the streams that the goal needs, and the streams that the calling thread used
 /// last. Streams of other threads may wait for something that this thread still has to do.
-fn next(world: &mut World, goal: Goal) -> Option<(Handle, Item)> {
+fn next(world: &mut World, goal: Goal) -> Option<(Handle, Item, Option<Box<dyn Begun>>)> {
     let needed = needed(world, goal);
     let me = thread();
     let ready = |(handle, at): &(&Handle, &Stream)| {
@@ -135,7 +136,7 @@ fn next(world: &mut World, goal: Goal) -> Option<(Handle, Item)> {
     let stream = ready[order::below(ready.len())];
     let at = world.streams.get_mut(&stream)?;
     at.busy = true;
-    Some((stream, at.items.pop_front()?))
+    Some((stream, at.items.pop_front()?, at.begun.pop_front()))
 }
 
 /// The goal's streams, the streams that these wait for, and so on.
@@ -157,10 +158,10 @@ fn needed(world: &World, goal: Goal) -> BTreeSet<Handle> {
 
 /// Runs an item. An item that waits for other ranks runs on another thread, since the caller
 /// may have to abort it.
-fn carry_out(stream: Handle, item: Item) -> Answer {
+fn carry_out(stream: Handle, item: Item, begun: Option<Box<dyn Begun>>) -> Answer {
     let waits = item.waits();
     let run_and_finish = move || {
-        let answer = run(&item);
+        let answer = begin_behind(stream, &item).and_then(|()| run(&item, begun));
         finish(&mut lock(), stream, &answer);
         answer
     };
@@ -171,10 +172,28 @@ fn carry_out(stream: Handle, item: Item) -> Answer {
     run_and_finish()
 }
 
-fn run(item: &Item) -> Answer {
+/// Begins kernels behind an item that is about to run, as far as they may begin before its end.
+fn begin_behind(stream: Handle, item: &Item) -> Answer {
+    let mut before = match item {
+        Item::Task(task) => task.clone(),
+        Item::Wait(_) | Item::Graph(_) => return Ok(()),
+    };
+    while before.is_kernel() {
+        let next = lock().streams.get(&stream).and_then(Stream::next_to_begin);
+        let Some(next) = next else { break };
+        let Some(begun) = next.begin()? else { break };
+        if let Some(at) = lock().streams.get_mut(&stream) {
+            at.begun.push_back(begun);
+        }
+        before = next;
+    }
+    Ok(())
+}
+
+fn run(item: &Item, begun: Option<Box<dyn Begun>>) -> Answer {
     match item {
         Item::Wait(_) => Ok(()),
-        Item::Task(task) => task.run(),
+        Item::Task(task) => task.run(begun),
         Item::Graph(nodes) => graph::run(nodes),
     }
 }

@@ -14,7 +14,7 @@ use std::thread::ThreadId;
 
 use crate::abi::{Answer, Handle, Refusal};
 use codes::{CAPTURE_IMPLICIT, INVALID_CONTEXT, INVALID_HANDLE};
-use graph::{Executable, Node, Nodes, Recording, Task, Work};
+use graph::{Executable, Node, Nodes, Overlap, Recording, Task, Work};
 use memory::Memory;
 use stream::{Event, Item, Point, Stream};
 
@@ -111,8 +111,16 @@ impl Entered {
 
     /// Puts work on a stream, or into the graph that the stream is captured into.
     pub(crate) fn push(&mut self, handle: Handle, name: &'static str, work: Work) -> Answer {
-        let waits = false;
-        self.push_task(handle, Task { name, work, waits })
+        let (waits, overlap) = (false, Overlap::None);
+        self.push_task(
+            handle,
+            Task {
+                name,
+                work,
+                waits,
+                overlap,
+            },
+        )
     }
 
     /// Puts a task on a stream, or into the graph that the stream is captured into.
@@ -168,6 +176,7 @@ impl World {
 
     fn put(&mut self, stream: Handle, task: Task) -> Answer {
         if let Some(after) = self.record(stream)? {
+            self.check_programmatic(stream, &task, &after)?;
             return self.add_node(stream, Node { task, after });
         }
         self.queue(stream, Item::Task(task))

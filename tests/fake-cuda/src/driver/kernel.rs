@@ -1,16 +1,18 @@
 //! Launches.
 
-use std::ffi::{CStr, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::{mem, ptr};
 
-use super::module::{Function, Outcome, function};
+use super::module::{Asked, Begun, Function, Outcome, function};
 use crate::abi::{Answer, Handle, In, Refusal, export};
 use crate::calls::note_fetched;
 use crate::order;
 use crate::settings;
 use crate::world::codes::{ILLEGAL_ADDRESS, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES};
-use crate::world::{enter, lock};
+use crate::world::graph::{self, Overlap, Task};
+use crate::world::{Entered, enter, lock};
 
 /// Largest numbers of blocks of a grid and of threads of a block, in x, y and z.
 const MOST_BLOCKS: [c_uint; 3] = [0x7fff_ffff, 65535, 65535];
@@ -24,6 +26,8 @@ struct Launch {
     dynamic: usize,
     /// The parameters at the time of the call, each at a multiple of 16 bytes.
     parameters: Vec<Vec<u128>>,
+    /// True if the launch may begin while the kernel before it runs.
+    programmatic: bool,
 }
 
 impl Launch {
@@ -65,16 +69,36 @@ impl Launch {
         fault.is_some_and(|(_, launch)| LAUNCHES.fetch_add(1, Ordering::Relaxed) + 1 == *launch)
     }
 
-    /// Runs all blocks.
-    fn run(&self) -> Answer {
-        /// Kernels share their modules' memory, so one runs at a time.
-        static RUNNING: Mutex<()> = Mutex::new(());
+    /// Runs all blocks, and the rest of those that have begun.
+    fn run(&self, begun: Begun) -> Answer {
         if self.faults() {
             let reason = format!("{}: a planted fault", self.function.name);
             return Err(Refusal::new(ILLEGAL_ADDRESS, reason));
         }
-        let seed = order::draw();
-        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        self.call(|asked, outcome| {
+            // SAFETY: every parameter has the size that the kernel's own module says; the
+            // kernel's use of them is the subject of the tests. What has begun is this launch.
+            unsafe { (self.function.launch)(asked, begun, outcome) }
+        })
+    }
+
+    /// Begins some blocks before the launch has its turn.
+    fn begin(self: &Arc<Self>) -> Answer<Box<dyn graph::Begun>> {
+        let mut begun = Early {
+            launch: self.clone(),
+            blocks: ptr::null_mut(),
+        };
+        self.call(|asked, outcome| {
+            // SAFETY: as for `launch`.
+            begun.blocks = unsafe { (self.function.begin)(asked, outcome) };
+        })?;
+        Ok(Box::new(begun))
+    }
+
+    /// Calls a function of the kernel's module.
+    fn call(&self, function: impl FnOnce(*const Asked, *mut Outcome)) -> Answer {
+        /// For the sanitizers: the order of all launches.
+        static CLOCK: AtomicU64 = AtomicU64::new(0);
         let mut outcome = Outcome {
             code: 0,
             address: 0,
@@ -85,18 +109,17 @@ impl Launch {
         let mut parameters: Vec<*mut c_void> = parameters
             .map(|words| words.as_ptr() as *mut c_void)
             .collect();
-        // SAFETY: every parameter has the size that the kernel's own module says; the kernel's
-        // use of them is the subject of the tests.
-        unsafe {
-            (self.function.launch)(
-                self.grid.as_ptr(),
-                self.block.as_ptr(),
-                self.dynamic,
-                seed,
-                parameters.as_mut_ptr(),
-                &raw mut outcome,
-            );
-        }
+        let asked = Asked {
+            grid: self.grid.as_ptr(),
+            block: self.block.as_ptr(),
+            dynamic: self.dynamic,
+            seed: order::draw(),
+            parameters: parameters.as_mut_ptr(),
+            clock: CLOCK.as_ptr(),
+            programmatic: self.programmatic,
+        };
+        let running = running();
+        function(&raw const asked, &raw mut outcome);
         drop(running);
         note_fetched(&self.function.name, outcome.fetched);
         if outcome.code == 0 {
@@ -110,6 +133,39 @@ impl Launch {
             reason = format!("{reason}: {place}");
         }
         Err(Refusal::new(outcome.code, reason))
+    }
+}
+
+/// Held by whoever uses a module: kernels share their modules' memory, so one runs at a time.
+fn running() -> MutexGuard<'static, ()> {
+    static RUNNING: Mutex<()> = Mutex::new(());
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A launch of which some blocks have begun.
+struct Early {
+    launch: Arc<Launch>,
+    /// Null once the launch has its turn.
+    blocks: Begun,
+}
+
+// SAFETY: the blocks wait on stacks of their own, which any thread may go on with.
+unsafe impl Send for Early {}
+
+impl graph::Begun for Early {
+    fn finish(mut self: Box<Self>) -> Answer {
+        let blocks = mem::replace(&mut self.blocks, ptr::null_mut());
+        self.launch.run(blocks)
+    }
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        if !self.blocks.is_null() {
+            let _running = running();
+            // SAFETY: the blocks are of this launch, and nobody goes on with them.
+            unsafe { (self.launch.function.abandon)(self.blocks) }
+        }
     }
 }
 
@@ -127,6 +183,74 @@ fn take(sizes: &[usize], parameters: In<*const u8>) -> Answer<Vec<Vec<u128>>> {
     taken.ok_or_else(|| Refusal::new(INVALID_VALUE, "a parameter is missing"))
 }
 
+/// Queues a launch.
+fn start(world: &mut Entered, stream: Handle, launch: Launch) -> Answer {
+    launch.check()?;
+    let launch = Arc::new(launch);
+    let overlap = if launch.programmatic {
+        let launch = launch.clone();
+        Overlap::Programmatic(Arc::new(move || launch.begin()))
+    } else {
+        Overlap::Kernel
+    };
+    let task = Task {
+        name: "kernel",
+        work: Arc::new(move || launch.run(ptr::null_mut())),
+        waits: false,
+        overlap,
+    };
+    world.push_task(stream, task)
+}
+
+/// Shape of a launch and its attributes (`CUlaunchConfig`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Config {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    dynamic: c_uint,
+    stream: Handle,
+    attributes: In<Attribute>,
+    count: c_uint,
+}
+
+/// `CUlaunchAttribute`
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Attribute {
+    id: c_int,
+    pad: c_int,
+    value: [u64; 8],
+}
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`
+const PROGRAMMATIC: c_int = 6;
+/// Compute capability with `griddepcontrol`.
+const LEAST_CAPABILITY: u64 = 90;
+
+/// Returns true if the launch may begin while the kernel before it runs.
+fn is_programmatic(attributes: &[Attribute]) -> Answer<bool> {
+    let mut programmatic = false;
+    for attribute in attributes {
+        let Attribute { id, value, .. } = attribute;
+        if *id != PROGRAMMATIC {
+            let reason = format!("the fake driver does not know the attribute {id}");
+            return Err(Refusal::new(INVALID_VALUE, reason));
+        }
+        programmatic = value[0] as u32 != 0;
+    }
+    if programmatic && settings::capability() < LEAST_CAPABILITY {
+        let reason = "programmatic launches need compute capability 9.0";
+        return Err(Refusal::new(INVALID_VALUE, reason));
+    }
+    Ok(programmatic)
+}
+
+fn refuse_extra(extra: In<*const u8>) -> Answer {
+    let reason = "the fake driver takes parameters one by one alone";
+    let refused = || Refusal::new(INVALID_VALUE, reason);
+    extra.is_null().then_some(()).ok_or_else(refused)
+}
+
 export! {
     fn cuLaunchKernel(
         handle: Handle,
@@ -142,10 +266,7 @@ export! {
         extra: In<*const u8>,
     ) {
         let mut world = enter()?;
-        if !extra.is_null() {
-            let reason = "the fake driver takes parameters one by one alone";
-            return Err(Refusal::new(INVALID_VALUE, reason));
-        }
+        refuse_extra(extra)?;
         let function = function(handle)?;
         let launch = Launch {
             grid: [grid_x, grid_y, grid_z],
@@ -153,8 +274,29 @@ export! {
             dynamic: dynamic as usize,
             parameters: take(&function.sizes, parameters)?,
             function,
+            programmatic: false,
         };
-        launch.check()?;
-        world.push(stream, "kernel", Arc::new(move || launch.run()))
+        start(&mut world, stream, launch)
+    }
+
+    fn cuLaunchKernelEx(
+        config: In<Config>,
+        handle: Handle,
+        parameters: In<*const u8>,
+        extra: In<*const u8>,
+    ) {
+        let mut world = enter()?;
+        refuse_extra(extra)?;
+        let config = config.get(0).ok_or_else(|| Refusal::new(INVALID_VALUE, "no shape"))?;
+        let function = function(handle)?;
+        let launch = Launch {
+            grid: config.grid,
+            block: config.block,
+            dynamic: config.dynamic as usize,
+            parameters: take(&function.sizes, parameters)?,
+            function,
+            programmatic: is_programmatic(&config.attributes.all(config.count as usize))?,
+        };
+        start(&mut world, config.stream, launch)
     }
 }

@@ -26,16 +26,35 @@ const CARVEOUT: c_int = 9;
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Kernel {
+    begin: Begin,
+    abandon: Abandon,
     launch: Launch,
     parameters: c_uint,
     most_threads: c_uint,
     sizes: *const c_uint,
 }
 
-/// Runs a grid to its end. Arguments: grid, block, bytes of dynamic shared memory, seed,
-/// parameters, outcome.
-pub(super) type Launch =
-    unsafe extern "C" fn(*const c_uint, *const c_uint, usize, u64, *mut *mut c_void, *mut Outcome);
+/// Launch as it is asked of a module: `Asked` in `run_block.h` of the shim.
+#[repr(C)]
+pub(super) struct Asked {
+    pub(super) grid: *const c_uint,
+    pub(super) block: *const c_uint,
+    pub(super) dynamic: usize,
+    pub(super) seed: u64,
+    pub(super) parameters: *mut *mut c_void,
+    /// For the sanitizers: stands for the order of all launches.
+    pub(super) clock: *mut u64,
+    pub(super) programmatic: bool,
+}
+
+/// Blocks of a launch that have begun before its turn; the module's own.
+pub(super) type Begun = *mut c_void;
+/// Begins some blocks of a launch.
+pub(super) type Begin = unsafe extern "C" fn(*const Asked, *mut Outcome) -> Begun;
+/// Forgets blocks that have begun.
+pub(super) type Abandon = unsafe extern "C" fn(Begun);
+/// Runs a grid to its end, and with it the blocks that have begun, if any.
+pub(super) type Launch = unsafe extern "C" fn(*const Asked, Begun, *mut Outcome);
 
 /// Outcome of a launch: `Outcome` in `block.h` of the shim.
 #[repr(C)]
@@ -51,6 +70,8 @@ pub(super) struct Outcome {
 /// A kernel that can be launched.
 pub(super) struct Function {
     pub(super) name: String,
+    pub(super) begin: Begin,
+    pub(super) abandon: Abandon,
     pub(super) launch: Launch,
     /// Sizes of the parameters, in bytes.
     pub(super) sizes: Vec<usize>,
@@ -109,6 +130,8 @@ fn find(object: usize, name: String) -> Answer<Function> {
     };
     Ok(Function {
         name,
+        begin: kernel.begin,
+        abandon: kernel.abandon,
         launch: kernel.launch,
         sizes: sizes.iter().map(|size| *size as usize).collect(),
         most_threads: kernel.most_threads,

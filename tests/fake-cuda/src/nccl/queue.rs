@@ -12,7 +12,7 @@ use super::mailbox::{self, Message};
 use super::{IN_PROGRESS, UNHANDLED, invalid};
 use crate::abi::{Answer, Handle, Refusal};
 use crate::order;
-use crate::world::graph::{Task, Work};
+use crate::world::graph::{Overlap, Task, Work};
 use crate::world::{act_for, current, enter, thread};
 
 /// One of this many operations comes late.
@@ -150,6 +150,7 @@ fn push(asked: QueuedCall) -> Answer {
             work()
         }),
         waits: true,
+        overlap: Overlap::None,
     };
     let pushed = world.push_task(stream, task);
     pushed.map_err(|refusal| Refusal::new(UNHANDLED, refusal.reason))

@@ -10,7 +10,7 @@ pub(super) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/shim");
 /// The header that includes all others.
 pub(super) const NAME: &str = "cuda_on_host.h";
 /// Texts of the headers: a program that was compiled with other texts is compiled anew.
-const HEADERS: [&str; 9] = [
+const HEADERS: [&str; 12] = [
     include_str!("../../shim/cuda_on_host.h"),
     include_str!("../../shim/language.h"),
     include_str!("../../shim/sanitize.h"),
@@ -19,6 +19,9 @@ const HEADERS: [&str; 9] = [
     include_str!("../../shim/warp.h"),
     include_str!("../../shim/tensor_core.h"),
     include_str!("../../shim/async_copy.h"),
+    include_str!("../../shim/programmatic.h"),
+    include_str!("../../shim/run_block.h"),
+    include_str!("../../shim/early.h"),
     include_str!("../../shim/launch.h"),
 ];
 

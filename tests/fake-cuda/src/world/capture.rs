@@ -6,8 +6,9 @@
 use super::codes::{
     CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED,
     CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, CAPTURED_EVENT, ILLEGAL_STATE, INVALID_HANDLE,
+    INVALID_VALUE,
 };
-use super::graph::{Capture, Mode, Node, Recording, reaches};
+use super::graph::{Capture, Mode, Node, Overlap, Recording, Task, reaches};
 use super::stream::{Event, Item};
 use super::{World, thread};
 use crate::abi::{Answer, Handle, Refusal};
@@ -98,6 +99,28 @@ impl World {
                 Ok(capture.map(|capture| capture.tail.clone()))
             }
         }
+    }
+
+    /// Refuses a programmatic launch behind anything but one kernel: edges of that kind lead
+    /// from kernels to kernels.
+    pub(super) fn check_programmatic(
+        &self,
+        stream: Handle,
+        task: &Task,
+        after: &[usize],
+    ) -> Answer {
+        if !matches!(task.overlap, Overlap::Programmatic(_)) {
+            return Ok(());
+        }
+        let graph = self.capture_of(stream).map(|(graph, _)| graph);
+        let recording = graph.and_then(|graph| self.recordings.get(&graph));
+        let behind_kernel = recording.is_some_and(|recording| match after {
+            [before] => recording.nodes[*before].task.is_kernel(),
+            _ => false,
+        });
+        let reason = "a programmatic launch in a capture comes behind one kernel";
+        let refused = || Refusal::new(INVALID_VALUE, reason);
+        behind_kernel.then_some(()).ok_or_else(refused)
     }
 
     /// Appends a node to the graph that the stream is captured into.

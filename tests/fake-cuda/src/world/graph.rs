@@ -20,11 +20,53 @@ pub(crate) struct Task {
     pub(crate) work: Work,
     /// True if the work waits for other ranks, perhaps for ever.
     pub(crate) waits: bool,
+    pub(crate) overlap: Overlap,
+}
+
+/// Overlap of a task with the one before it, by programmatic dependent launch.
+#[derive(Clone)]
+pub(crate) enum Overlap {
+    /// No kernel: what comes behind it waits for its end.
+    None,
+    /// A kernel, which waits for the end of what comes before it.
+    Kernel,
+    /// A kernel that may begin while the kernel before it runs.
+    Programmatic(Start),
+}
+
+/// Kernels that have begun before their turn, at most: a device has room for few.
+pub(crate) const MOST_BEGUN: usize = 3;
+
+/// Begins a piece of work before its turn.
+pub(crate) type Start = Arc<dyn Fn() -> Answer<Box<dyn Begun>> + Send + Sync>;
+
+/// Work that has begun before its turn. If it is dropped, it never had one.
+pub(crate) trait Begun: Send {
+    /// Does the rest of the work.
+    fn finish(self: Box<Self>) -> Answer;
 }
 
 impl Task {
-    pub(crate) fn run(&self) -> Answer {
-        (self.work)().map_err(|refusal| refusal.during(self.name))
+    /// Runs the task, or the rest of it.
+    pub(crate) fn run(&self, begun: Option<Box<dyn Begun>>) -> Answer {
+        let done = begun.map_or_else(|| (self.work)(), Begun::finish);
+        done.map_err(|refusal| refusal.during(self.name))
+    }
+
+    /// Returns true if a task behind this one may begin while this one runs.
+    pub(crate) fn is_kernel(&self) -> bool {
+        !matches!(self.overlap, Overlap::None)
+    }
+
+    /// Begins the task before its turn, if it may and the order wants that.
+    pub(crate) fn begin(&self) -> Answer<Option<Box<dyn Begun>>> {
+        match &self.overlap {
+            Overlap::Programmatic(start) if order::begins_early() => {
+                let begun = start().map_err(|refusal| refusal.during(self.name));
+                begun.map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 }
 
@@ -86,13 +128,36 @@ pub(crate) struct Recording {
 /// The first error of a node.
 pub(crate) fn run(nodes: &Nodes) -> Answer {
     let mut done = vec![false; nodes.len()];
+    let mut begun: Vec<Option<Box<dyn Begun>>> = nodes.iter().map(|_| None).collect();
     let mut left: Vec<usize> = (0..nodes.len()).collect();
     while !left.is_empty() {
         let ready = |at: &usize| nodes[left[*at]].after.iter().all(|before| done[*before]);
         let ready: Vec<usize> = (0..left.len()).filter(ready).collect();
         let next = left.swap_remove(ready[order::below(ready.len())]);
-        nodes[next].task.run()?;
+        begin_behind(nodes, next, &mut begun)?;
+        nodes[next].task.run(begun[next].take())?;
         done[next] = true;
+    }
+    Ok(())
+}
+
+/// Begins kernels behind a kernel that is about to run, and those behind them: a kernel that
+/// has begun lets others begin, too. An edge to a programmatic launch is its only one.
+fn begin_behind(nodes: &Nodes, kernel: usize, begun: &mut [Option<Box<dyn Begun>>]) -> Answer {
+    let mut from = vec![kernel];
+    while let Some(before) = from.pop() {
+        for (number, node) in nodes.iter().enumerate().skip(before + 1) {
+            if node.after != [before] {
+                continue;
+            }
+            let count = begun.iter().flatten().count();
+            if begun[number].is_none() && count < MOST_BEGUN {
+                begun[number] = node.task.begin()?;
+            }
+            if begun[number].is_some() {
+                from.push(number);
+            }
+        }
     }
     Ok(())
 }
@@ -113,7 +178,7 @@ pub(crate) fn reaches(nodes: &Nodes, from: &[usize], wanted: &[usize]) -> bool {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use super::{Node, Nodes, Task, reaches, run};
+    use super::{Node, Nodes, Overlap, Task, reaches, run};
 
     /// A diamond: 0, then 1 and 2, then 3. The nodes note the order in which they run.
     fn diamond() -> (Nodes, Arc<Mutex<Vec<usize>>>) {
@@ -129,6 +194,7 @@ mod tests {
                     name: "note",
                     work: Arc::new(work),
                     waits: false,
+                    overlap: Overlap::None,
                 },
                 after: after.to_vec(),
             }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use super::graph::{Capture, Nodes, Task};
+use super::graph::{Begun, Capture, MOST_BEGUN, Nodes, Task};
 use super::thread;
 use crate::abi::Handle;
 
@@ -55,6 +55,8 @@ pub(crate) struct Stream {
     /// Thread that put the last item on the stream.
     pub(crate) user: ThreadId,
     pub(crate) items: VecDeque<Item>,
+    /// The first items, as far as they have begun before their turn.
+    pub(crate) begun: VecDeque<Box<dyn Begun>>,
     /// Number of items that were ever on the stream, and number of those that ran.
     pushed: u64,
     pub(crate) done: u64,
@@ -72,6 +74,7 @@ impl Stream {
             blocking,
             user: thread(),
             items: VecDeque::new(),
+            begun: VecDeque::new(),
             pushed: 0,
             done: 0,
             busy: false,
@@ -84,6 +87,14 @@ impl Stream {
         self.items.push_back(item);
         self.pushed += 1;
         self.user = thread();
+    }
+
+    /// The first task that has not begun, which could begin while those before it run.
+    pub(crate) fn next_to_begin(&self) -> Option<Task> {
+        match self.items.get(self.begun.len()) {
+            Some(Item::Task(task)) if self.begun.len() < MOST_BEGUN => Some(task.clone()),
+            _ => None,
+        }
     }
 
     pub(crate) fn is_idle(&self) -> bool {

@@ -4,10 +4,10 @@
 use std::io::Write;
 use std::process::{Command, Output};
 
-use crate::{errors, memory, order, sanitizers};
+use crate::{errors, memory, order, programmatic, sanitizers};
 
 /// Scenarios that a child process can run.
-const SCENARIOS: [(&str, fn()); 9] = [
+const SCENARIOS: [(&str, fn()); 11] = [
     ("fault", errors::fault),
     ("no device", errors::look_for_devices),
     ("old driver", errors::tell_driver),
@@ -17,6 +17,8 @@ const SCENARIOS: [(&str, fn()); 9] = [
     ("block sum", sanitizers::block_sum),
     ("behind", sanitizers::behind),
     ("vectors", sanitizers::vectors),
+    ("chain", programmatic::run_chain),
+    ("old device", programmatic::launch_on_old_device),
 ];
 
 /// The variable with the scenario's name.

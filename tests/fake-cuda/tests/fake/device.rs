@@ -390,6 +390,50 @@ impl Kernel {
         code(unsafe { result::launch_kernel(self.0, grid, block, dynamic, stream.0, parameters) })
     }
 
+    /// Launches the kernel with attributes, given by their number and the first word of their
+    /// value.
+    pub(crate) fn launch_ex(
+        &self,
+        stream: &Stream,
+        shape: Shape,
+        values: &[Value],
+        attributes: &[(i32, i32)],
+    ) -> Answer {
+        let bytes: Vec<[u8; 8]> = values.iter().map(|value| value.bytes()).collect();
+        let mut parameters: Vec<*mut c_void> = bytes
+            .iter()
+            .map(|bytes| bytes.as_ptr() as *mut c_void)
+            .collect();
+        let mut attributes: Vec<[i32; 18]> = attributes
+            .iter()
+            .map(|(id, value)| {
+                // The number, padding, and 64 bytes of value.
+                let mut words = [0; 18];
+                words[0] = *id;
+                words[2] = *value;
+                words
+            })
+            .collect();
+        let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
+        let config = sys::CUlaunchConfig_st {
+            gridDimX: gx,
+            gridDimY: gy,
+            gridDimZ: gz,
+            blockDimX: bx,
+            blockDimY: by,
+            blockDimZ: bz,
+            sharedMemBytes: shape.dynamic,
+            hStream: stream.0,
+            attrs: attributes.as_mut_ptr().cast(),
+            numAttrs: attributes.len() as u32,
+        };
+        assert_eq!(size_of::<sys::CUlaunchAttribute>(), size_of::<[i32; 18]>());
+        let (parameters, none) = (parameters.as_mut_ptr(), std::ptr::null_mut());
+        // SAFETY: the tests pass what their kernels take; attributes are laid out as the
+        // driver reads them.
+        code(unsafe { sys::cuLaunchKernelEx(&raw const config, self.0, parameters, none) }.result())
+    }
+
     pub(crate) fn launch(&self, stream: &Stream, shape: Shape, values: &[Value]) {
         self.try_launch(stream, shape, values).expect("launched");
     }

@@ -10,6 +10,7 @@ mod kernels;
 mod memory;
 mod order;
 mod products;
+mod programmatic;
 mod safe;
 mod sanitizers;
 mod warps;

@@ -65,7 +65,7 @@ fn library(name: &str) -> Option<String> {
 }
 
 /// Runs a scenario under a sanitizer; `None` if the compiler has none.
-fn under(sanitizer: &str, scenario: &str, detail: &str) -> Option<(bool, String)> {
+pub(crate) fn under(sanitizer: &str, scenario: &str, detail: &str) -> Option<(bool, String)> {
     let short = match sanitizer {
         "thread" => "tsan",
         "undefined" => "ubsan",
