@@ -1,6 +1,7 @@
 //! Bounds on a constraint before it is compiled. What they refuse would take seconds, or die
 //! half-way through an output.
 
+mod lark;
 mod regex;
 mod schema;
 mod types;
@@ -10,6 +11,7 @@ use lockstep_types::constraint::CONSTRAINT_BYTES;
 
 use crate::ConstraintError;
 
+pub(crate) use lark::lark;
 pub(crate) use regex::{regex, whole};
 pub(crate) use schema::schema;
 
@@ -35,22 +37,4 @@ pub(crate) fn values(count: usize) -> Result<(), ConstraintError> {
         )));
     }
     Ok(())
-}
-
-/// Refuses what would bring schemas past their bounds, and grammars in another notation.
-pub(crate) fn lark(text: &str) -> Result<(), ConstraintError> {
-    if text.contains("::=") {
-        return Err(ConstraintError::refused(
-            "grammars in the notation of GBNF or EBNF ('::=') are not supported; write it in Lark's",
-        ));
-    }
-    match ["%json", "%llguidance"]
-        .into_iter()
-        .find(|own| text.contains(own))
-    {
-        Some(own) => Err(ConstraintError::refused(format!(
-            "'{own}' is not supported inside a grammar; send a schema by itself"
-        ))),
-        None => Ok(()),
-    }
 }

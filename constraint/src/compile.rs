@@ -130,8 +130,9 @@ fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, ConstraintError> 
         }
         ConstraintKind::Choice => TopLevelGrammar::from_regex(&choice(&constraint.text)?),
         ConstraintKind::Lark => {
-            bounds::lark(&constraint.text)?;
-            TopLevelGrammar::from_lark(constraint.text.to_string())
+            let options = options(constraint.whitespace);
+            let grammar = bounds::lark(&constraint.text, |schema| options.apply_to(schema))?;
+            TopLevelGrammar::from_lark(grammar)
         }
     })
 }

@@ -105,7 +105,8 @@ impl AnswerParser {
         };
         let calls = format.into_iter().flat_map(|format| {
             let marks = format.marks.iter().copied().enumerate();
-            let parsed = matches!(options.calls, Calls::Parsed(..));
+            // A grammar of calls begins behind the reasoning, which has none then.
+            let parsed = matches!(&options.calls, Calls::Parsed(_, tools) if !tools.hold());
             marks.map(move |mark| match parsed && mark.0 < format.openings {
                 true => describe(mark, Role::OpensCall),
                 false => describe(mark, Role::Call),

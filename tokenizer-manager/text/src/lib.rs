@@ -39,5 +39,7 @@ pub use stop::{StopError, StopMatch, StopMatcher};
 pub use tokenizer::{
     EncodeError, NamedTemplate, SpecialTokens, Tokenizer, TokenizerConfig, TokenizerError,
 };
-pub use tools::{CallIds, TOOL_FORMATS, ToolFormat, ToolSchemas};
+pub use tools::{
+    Beside, CallIds, CallableTool, GrammarError, TOOL_FORMATS, ToolFormat, ToolSchemas, WantedCalls,
+};
 pub use writer::Sink;

@@ -6,6 +6,7 @@
 
 mod deepseek;
 mod glm45;
+mod grammar;
 mod hermes;
 mod kimi_k2;
 mod llama3_json;
@@ -22,8 +23,11 @@ pub(crate) mod tests;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+pub use grammar::{Beside, CallableTool, GrammarError, WantedCalls};
 pub(crate) use muted::Muted;
 pub use schema::ToolSchemas;
+
+use grammar::{Lark, Unit};
 
 use crate::marks::Symbol;
 use crate::writer::Writer;
@@ -44,6 +48,11 @@ pub struct ToolFormat {
     pub(crate) is_format_of: fn(&str) -> bool,
     /// Form of the calls' ids.
     pub ids: CallIds,
+    /// Marks with which something begins that the parser may take for a call. Text beside
+    /// constrained calls has none of them. Empty = calls have no mark.
+    pub(crate) begins: &'static [usize],
+    /// Writes the grammar of one call, or of one block of calls, which may have several.
+    pub(crate) grammar: fn(&mut Lark<'_>, bool) -> Result<Unit, GrammarError>,
     /// Makes a parser of one output.
     pub(crate) parser: fn(Arc<ToolSchemas>) -> Box<dyn CallParser>,
 }
@@ -77,6 +86,12 @@ impl ToolFormat {
     pub fn named(name: &str) -> Option<&'static Self> {
         let mut formats = TOOL_FORMATS.iter();
         formats.find(|format| format.names.contains(&name)).copied()
+    }
+
+    /// Returns the marks of the format, each of which may be a token.
+    #[must_use]
+    pub fn marks(&self) -> &'static [&'static str] {
+        self.marks
     }
 
     /// Returns the format in which a chat template asks for calls.

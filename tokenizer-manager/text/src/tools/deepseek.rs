@@ -2,6 +2,7 @@
 //! ``function<｜tool▁sep｜>NAME⏎```json⏎{…}⏎``` ``, the third writes `NAME<｜tool▁sep｜>{…}`, each
 //! between marks of the call and of all calls.
 
+use super::grammar::{Lark, Unit, literal};
 use super::parts::held::Held;
 use super::parts::raw_arguments::{Place, RawArguments};
 use super::{CallIds, CallParser, ToolFormat};
@@ -23,6 +24,18 @@ pub(super) const V3: ToolFormat = ToolFormat {
     openings: 2,
     is_format_of: |template| template.contains(MARKS[BEGIN]) && template.contains("```json"),
     ids: CallIds::Long,
+    begins: &[BLOCK, BEGIN],
+    grammar: |lark, several| {
+        let separator = lark.mark(SEPARATOR);
+        let call = lark.each_tool(|lark, tool| {
+            let name = literal(&format!("{}\n```json\n", lark.tools[tool].name));
+            let arguments = lark.arguments(tool);
+            Ok(format!(
+                "\"function\" {separator} {name} {arguments} \"\\n```\""
+            ))
+        })?;
+        Ok(block(lark, &call, several, &literal("\n")))
+    },
     parser: |_| Box::new(DeepSeek::new(true)),
 };
 
@@ -33,6 +46,15 @@ pub(super) const V31: ToolFormat = ToolFormat {
     openings: 2,
     is_format_of: |template| template.contains(MARKS[BEGIN]),
     ids: CallIds::Long,
+    begins: &[BLOCK, BEGIN],
+    grammar: |lark, several| {
+        let separator = lark.mark(SEPARATOR);
+        let call = lark.each_tool(|lark, tool| {
+            let name = literal(lark.tools[tool].name);
+            Ok(format!("{name} {separator} {}", lark.arguments(tool)))
+        })?;
+        Ok(block(lark, &call, several, ""))
+    },
     parser: |_| Box::new(DeepSeek::new(false)),
 };
 
@@ -44,6 +66,21 @@ const BLOCK_END: usize = 4;
 
 /// Maximum bytes of a name.
 const MOST_NAME: usize = 256;
+
+/// Returns a block of calls, with `between` in between.
+fn block(lark: &Lark<'_>, call: &str, several: bool, between: &str) -> Unit {
+    let [begin, end, block_end] = [BEGIN, END, BLOCK_END].map(|at| lark.mark(at));
+    let call = format!("{begin} {call} {end}");
+    let more = match several {
+        true => format!("({between} {call})*"),
+        false => String::new(),
+    };
+    Unit {
+        opening: Some(BLOCK),
+        rest: format!("{call} {more} {block_end}"),
+        between: None,
+    }
+}
 
 #[derive(Debug)]
 struct DeepSeek {

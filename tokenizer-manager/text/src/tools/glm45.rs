@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::grammar::{GrammarError, Lark, RawStyle, Unit, keys, literal};
 use super::parts::held::Held;
 use super::parts::typed::TypedArguments;
 use super::{CallIds, CallParser, ToolFormat, ToolSchemas};
@@ -22,6 +23,8 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
     openings: 1,
     is_format_of: |template| template.contains("<arg_key>"),
     ids: CallIds::Long,
+    begins: &[OPEN],
+    grammar,
     parser: |tools| Box::new(Glm45::new(tools)),
 };
 
@@ -32,8 +35,35 @@ const KEY_END: usize = 3;
 const VALUE: usize = 4;
 const VALUE_END: usize = 5;
 
+/// Keys and values, each behind a line end that GLM-4.7 and later leave out.
+const STYLE: RawStyle = RawStyle {
+    head: |lark, key| {
+        let [begin, end, value] = [KEY, KEY_END, VALUE].map(|at| lark.mark(at));
+        format!("{begin} {key} {end} {NEWLINE} {value}")
+    },
+    close: VALUE_END,
+    behind: NEWLINE,
+    without: &[VALUE_END, CLOSE],
+    around: "",
+    trims: false,
+};
+
+const NEWLINE: &str = "\"\\n\"?";
+
 /// Maximum bytes of a tool's name or of a key.
 const MOST_NAME: usize = 256;
+
+fn grammar(lark: &mut Lark<'_>, _: bool) -> Result<Unit, GrammarError> {
+    let call = lark.each_tool(|lark, tool| {
+        let name = literal(lark.tools[tool].name);
+        Ok(format!("{name} {NEWLINE} {}", keys(lark, tool, &STYLE)?))
+    })?;
+    Ok(Unit {
+        opening: Some(OPEN),
+        rest: format!("{call} {}", lark.mark(CLOSE)),
+        between: Some(NEWLINE.to_owned()),
+    })
+}
 
 #[derive(Debug)]
 struct Glm45 {
@@ -123,7 +153,7 @@ impl Glm45 {
             VALUE => {
                 let key = self.key.trim();
                 let kinds = self.tools.kinds(&self.name, key);
-                self.arguments.key(key, kinds, out);
+                self.arguments.key(key, (kinds, self.tools.hold()), out);
                 self.state = State::Value;
             }
             OPEN | CLOSE => {
@@ -153,6 +183,9 @@ impl Glm45 {
     fn value(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
         match symbol {
             Symbol::Char(c) => self.arguments.text(c.encode_utf8(&mut [0; 4]), out),
+            Symbol::Mark(mark) if self.arguments.in_string() => {
+                self.arguments.text(mark.text, out);
+            }
             Symbol::Mark(mark) if mark.index == VALUE_END => {
                 self.arguments.end_value(out);
                 self.state = State::Body;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::grammar::{GrammarError, Lark, Unit, call_object, literal};
 use super::parts::call_object::{CallObject, Progress};
 use super::{CallIds, CallParser, ToolFormat, ToolSchemas};
 use crate::marks::Symbol;
@@ -13,11 +14,22 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
     openings: 1,
     is_format_of: |template| template.contains("<tool_call>"),
     ids: CallIds::Long,
+    begins: &[OPEN],
+    grammar,
     parser,
 };
 
 const OPEN: usize = 0;
 const CLOSE: usize = 1;
+
+fn grammar(lark: &mut Lark<'_>, _: bool) -> Result<Unit, GrammarError> {
+    let call = lark.each_tool(|lark, tool| Ok(call_object(lark, tool, "arguments")))?;
+    Ok(Unit {
+        opening: Some(OPEN),
+        rest: format!("\"\\n\" {call} \"\\n\" {}", lark.mark(CLOSE)),
+        between: Some(literal("\n")),
+    })
+}
 
 fn parser(_: Arc<ToolSchemas>) -> Box<dyn CallParser> {
     Box::new(Hermes::Text)

@@ -1,6 +1,7 @@
 //! Kimi K2: `functions.NAME:N` and JSON, between marks of the call and of all calls. The id
 //! carries the tool's name and comes back in the next prompt.
 
+use super::grammar::{GrammarError, Lark, Unit, literal};
 use super::parts::held::Held;
 use super::parts::raw_arguments::{Place, RawArguments};
 use super::{CallIds, CallParser, ToolFormat};
@@ -19,16 +20,39 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
     openings: 2,
     is_format_of: |template| template.contains("<|tool_calls_section_begin|>"),
     ids: CallIds::Long,
+    begins: &[SECTION, BEGIN],
+    grammar,
     parser: |_| Box::new(KimiK2::default()),
 };
 
 const SECTION: usize = 0;
 const BEGIN: usize = 1;
 const ARGUMENTS: usize = 2;
+const END: usize = 3;
 const SECTION_END: usize = 4;
 
 /// Maximum bytes of a call's id.
 const MOST_ID: usize = 256;
+
+fn grammar(lark: &mut Lark<'_>, several: bool) -> Result<Unit, GrammarError> {
+    let [begin, arguments, end, section_end] =
+        [BEGIN, ARGUMENTS, END, SECTION_END].map(|at| lark.mark(at));
+    let number = lark.terminal("/[0-9]{1,3}/");
+    let call = lark.each_tool(|lark, tool| {
+        let name = literal(&format!("functions.{}:", lark.tools[tool].name));
+        Ok(format!(
+            "{name} {number} {arguments} {}",
+            lark.arguments(tool)
+        ))
+    })?;
+    let call = format!("({begin} {call} {end})");
+    let calls = if several { call + "+" } else { call };
+    Ok(Unit {
+        opening: Some(SECTION),
+        rest: format!("{calls} {section_end}"),
+        between: None,
+    })
+}
 
 #[derive(Debug, Default)]
 struct KimiK2 {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::grammar::{GrammarError, Lark, Unit, call_object, literal};
 use super::parts::call_object::{CallObject, Progress};
 use super::{CallIds, CallParser, ToolFormat, ToolSchemas};
 use crate::marks::Symbol;
@@ -18,8 +19,18 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
         template.contains("<|python_tag|>") || template.contains("Environment: ipython")
     },
     ids: CallIds::Long,
+    begins: &[],
+    grammar,
     parser,
 };
+
+fn grammar(lark: &mut Lark<'_>, _: bool) -> Result<Unit, GrammarError> {
+    Ok(Unit {
+        opening: None,
+        rest: lark.each_tool(|lark, tool| Ok(call_object(lark, tool, "parameters")))?,
+        between: Some(literal("; ")),
+    })
+}
 
 fn parser(tools: Arc<ToolSchemas>) -> Box<dyn CallParser> {
     Box::new(Llama3 {

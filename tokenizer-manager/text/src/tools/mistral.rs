@@ -1,6 +1,7 @@
 //! Mistral. Tokenizers up to v7 write `[TOOL_CALLS][{"name": …, "arguments": {…}}, …]`, later ones
 //! `[TOOL_CALLS]NAME[ARGS]{…}` for each call, some with `[CALL_ID]id` behind the name.
 
+use super::grammar::{GrammarError, Lark, Unit, call_object, literal};
 use super::parts::call_object::{CallObject, Progress};
 use super::parts::held::Held;
 use super::parts::raw_arguments::{Place, RawArguments};
@@ -14,6 +15,8 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
     openings: 1,
     is_format_of: |template| template.contains("[TOOL_CALLS]"),
     ids: CallIds::Nine,
+    begins: &[OPEN],
+    grammar,
     parser: |_| Box::new(Mistral::default()),
 };
 
@@ -23,6 +26,32 @@ const ID: usize = 2;
 
 /// Maximum bytes of a name and of an id.
 const MOST_NAME: usize = 256;
+
+/// Writes a call as the vocabulary shows: newer ones have a token for the mark of arguments.
+fn grammar(lark: &mut Lark<'_>, several: bool) -> Result<Unit, GrammarError> {
+    if lark.is_token(ARGUMENTS) {
+        let mark = lark.mark(ARGUMENTS);
+        let call = lark.each_tool(|lark, tool| {
+            let name = literal(lark.tools[tool].name);
+            Ok(format!("{name} {mark} {}", lark.arguments(tool)))
+        })?;
+        return Ok(Unit {
+            opening: Some(OPEN),
+            rest: call,
+            between: Some(String::new()),
+        });
+    }
+    let call = lark.each_tool(|lark, tool| Ok(call_object(lark, tool, "arguments")))?;
+    let more = match several {
+        true => format!("(\", \" {call})*"),
+        false => String::new(),
+    };
+    Ok(Unit {
+        opening: Some(OPEN),
+        rest: format!("\"[\" {call} {more} \"]\""),
+        between: None,
+    })
+}
 
 #[derive(Debug, Default)]
 struct Mistral {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::grammar::{GrammarError, Lark, Unit, literal, named};
 use super::parts::held::Held;
 use super::parts::python_value::{Literal, PythonValue};
 use super::parts::typed::escape;
@@ -20,6 +21,8 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
         template.contains("<|python_start|>") || template.contains("[func_name1(")
     },
     ids: CallIds::Long,
+    begins: &[],
+    grammar,
     parser: |tools| Box::new(Pythonic::new(tools)),
 };
 
@@ -27,6 +30,22 @@ const START: usize = 0;
 
 /// Maximum bytes of a name.
 const MOST_NAME: usize = 256;
+
+fn grammar(lark: &mut Lark<'_>, several: bool) -> Result<Unit, GrammarError> {
+    let call = lark.each_tool(|lark, tool| {
+        let name = literal(&format!("{}(", lark.tools[tool].name));
+        Ok(format!("{name} {} \")\"", named(lark, tool)?))
+    })?;
+    let more = match several {
+        true => format!("(\", \" {call})*"),
+        false => String::new(),
+    };
+    Ok(Unit {
+        opening: None,
+        rest: format!("\"[\" {call} {more} \"]\""),
+        between: None,
+    })
+}
 
 #[derive(Debug)]
 struct Pythonic {

@@ -2,12 +2,16 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
+
+/// Most schemas that are looked at for the types of an argument.
+const MOST_SCHEMAS: usize = 256;
 
 /// The tools of a request, with the types of their arguments.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ToolSchemas {
     tools: HashMap<String, HashMap<String, Kinds>>,
+    hold: bool,
 }
 
 /// Types that an argument may have.
@@ -22,16 +26,32 @@ impl ToolSchemas {
     /// Reads definitions of tools in OpenAI's form. Whatever has another form is left out.
     #[must_use]
     pub fn new(tools: &[Value]) -> Self {
+        let none = Map::new();
         let tools = tools.iter().filter_map(|tool| {
             let function = &tool["function"];
-            let properties = function["parameters"]["properties"].as_object();
+            let root = function["parameters"].as_object();
+            let root = root.unwrap_or(&none);
+            let properties = root.get("properties").and_then(Value::as_object);
             let kinds = properties.into_iter().flatten();
-            let kinds = kinds.map(|(name, schema)| (name.clone(), Kinds::of(schema)));
+            let kinds = kinds.map(|(name, schema)| (name.clone(), Kinds::of(schema, root)));
             Some((function["name"].as_str()?.to_owned(), kinds.collect()))
         });
         Self {
             tools: tools.collect(),
+            hold: false,
         }
+    }
+
+    /// Says that the output is held to a grammar of calls of these tools. It has calls only
+    /// behind its reasoning, and what should be JSON is JSON.
+    #[must_use]
+    pub fn held(self) -> Self {
+        Self { hold: true, ..self }
+    }
+
+    /// True if the output is held to a grammar.
+    pub(crate) fn hold(&self) -> bool {
+        self.hold
     }
 
     /// True if a tool has this name.
@@ -47,25 +67,30 @@ impl ToolSchemas {
 }
 
 impl Kinds {
-    /// Reads the types from `type`, `enum`, `const` and the branches of a union.
-    fn of(schema: &Value) -> Self {
+    /// Reads the types from `type`, `enum`, `const`, the branches of a union, and references into
+    /// the arguments' schema, `root`.
+    pub fn of(schema: &Value, root: &Map<String, Value>) -> Self {
         let mut kinds = Self::default();
-        kinds.add(schema);
+        kinds.add(schema, root, &mut { MOST_SCHEMAS });
         kinds
     }
 
-    fn add(&mut self, schema: &Value) {
+    fn add(&mut self, schema: &Value, root: &Map<String, Value>, left: &mut usize) {
+        if *left == 0 {
+            return;
+        }
+        *left -= 1;
         match &schema["type"] {
             Value::String(name) => self.add_name(name),
             Value::Array(names) => {
                 let names = names.iter().filter_map(Value::as_str);
                 names.for_each(|name| self.add_name(name));
             }
-            _ => self.add_untyped(schema),
+            _ => self.add_untyped(schema, root, left),
         }
     }
 
-    fn add_untyped(&mut self, schema: &Value) {
+    fn add_untyped(&mut self, schema: &Value, root: &Map<String, Value>, left: &mut usize) {
         let values = schema["enum"].as_array().into_iter().flatten();
         for value in values.chain(schema.get("const")) {
             self.add_name(match value {
@@ -76,7 +101,10 @@ impl Kinds {
         }
         for union in ["anyOf", "oneOf"] {
             let branches = schema[union].as_array().into_iter().flatten();
-            branches.for_each(|branch| self.add(branch));
+            branches.for_each(|branch| self.add(branch, root, left));
+        }
+        if let Some(target) = schema["$ref"].as_str().and_then(|to| target(root, to)) {
+            self.add(target, root, left);
         }
     }
 
@@ -117,4 +145,15 @@ impl Kinds {
             false => Value::from(text).to_string(),
         }
     }
+}
+
+/// Returns the schema to which a reference such as `#/$defs/name` points.
+pub(crate) fn target<'a>(root: &'a Map<String, Value>, reference: &str) -> Option<&'a Value> {
+    let mut parts = reference.strip_prefix("#/")?.split('/');
+    let part = |part: &str| part.replace("~1", "/").replace("~0", "~");
+    let first = root.get(&part(parts.next()?))?;
+    parts.try_fold(first, |at, next| match at {
+        Value::Array(items) => items.get(next.parse::<usize>().ok()?),
+        other => other.get(part(next)),
+    })
 }

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use super::super::grammar::{GrammarError, Lark, RawStyle, keys, literal};
 use super::super::{CallParser, ToolSchemas};
 use super::held::Held;
 use super::typed::TypedArguments;
@@ -14,15 +15,34 @@ use crate::marks::{Mark, Symbol};
 use crate::writer::Writer;
 
 /// Meanings of a format's marks, in the order of its list.
-const BLOCK: usize = 0;
-const BLOCK_END: usize = 1;
-const CALL: usize = 2;
-const CALL_END: usize = 3;
-const PARAMETER: usize = 4;
-const PARAMETER_END: usize = 5;
+pub(in super::super) const BLOCK: usize = 0;
+pub(in super::super) const BLOCK_END: usize = 1;
+pub(in super::super) const CALL: usize = 2;
+pub(in super::super) const CALL_END: usize = 3;
+pub(in super::super) const PARAMETER: usize = 4;
+pub(in super::super) const PARAMETER_END: usize = 5;
+
+/// Marks with which a call may begin, the one around it or its own.
+pub(in super::super) const TAGS: &[usize] = &[BLOCK, CALL];
+/// Marks that may end a value.
+pub(in super::super) const CLOSING: &[usize] = &[PARAMETER_END, CALL_END, BLOCK_END];
 
 /// Maximum bytes of a name in a tag.
 const MOST_NAME: usize = 256;
+
+/// Adds the rule of a call, from its tag on to its arguments, and returns its name. `tag` writes
+/// all of the tag behind its mark.
+pub(in super::super) fn call(
+    lark: &mut Lark<'_>,
+    tag: fn(&str) -> String,
+    style: &RawStyle,
+) -> Result<String, GrammarError> {
+    let begin = lark.mark(CALL);
+    lark.each_tool(|lark, tool| {
+        let tag = literal(&tag(lark.tools[tool].name));
+        Ok(format!("{begin} {tag} {}", keys(lark, tool, style)?))
+    })
+}
 
 /// Parser of tags.
 #[derive(Debug)]
@@ -159,7 +179,7 @@ impl Tagged {
             Symbol::Char('>') => {
                 let key = unquoted(&self.key);
                 let kinds = self.tools.kinds(&self.name, key);
-                self.arguments.key(key, kinds, out);
+                self.arguments.key(key, (kinds, self.tools.hold()), out);
                 (self.newline, self.at_start) = (false, true);
                 self.state = State::Value;
             }
@@ -175,6 +195,9 @@ impl Tagged {
     fn value(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
         match symbol {
             Symbol::Char(c) => self.value_char(c, out),
+            Symbol::Mark(mark) if self.arguments.in_string() => {
+                mark.text.chars().for_each(|c| self.value_char(c, out));
+            }
             Symbol::Mark(mark) if [PARAMETER_END, CALL_END].contains(&mark.index) => {
                 self.held.push(symbol);
                 self.state = State::ValueEnd;

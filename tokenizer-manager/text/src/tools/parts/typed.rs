@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::super::MOST_HELD;
 use super::super::schema::Kinds;
+use super::json::{JsonScanner, Scanned};
 use crate::writer::Writer;
 
 /// Writer of an object of arguments, `{"key": value, …}`. Strings are passed on as they come;
@@ -15,6 +16,8 @@ pub(in super::super) struct TypedArguments {
     /// Text of a value that is not passed on yet.
     whole: String,
     streams: bool,
+    /// Finds strings in a value that is JSON for sure; `None` = it may be none.
+    scanner: Option<JsonScanner>,
     piece: String,
 }
 
@@ -25,8 +28,8 @@ impl TypedArguments {
         out.arguments("{");
     }
 
-    /// Begins the value of a key.
-    pub fn key(&mut self, key: &str, kinds: Kinds, out: &mut Writer<'_>) {
+    /// Begins the value of a key. `sound` says that it is JSON where it looks like that.
+    pub fn key(&mut self, key: &str, (kinds, sound): (Kinds, bool), out: &mut Writer<'_>) {
         out.arguments(if self.count == 0 { "\"" } else { ", \"" });
         self.count += 1;
         self.escape(key, out);
@@ -34,6 +37,7 @@ impl TypedArguments {
         self.kinds = kinds;
         self.whole.clear();
         self.streams = false;
+        self.scanner = (sound && !kinds.is_string()).then(JsonScanner::default);
         if kinds.is_string() {
             self.stream(out);
         }
@@ -41,6 +45,7 @@ impl TypedArguments {
 
     /// Adds text of the value.
     pub fn text(&mut self, text: &str, out: &mut Writer<'_>) {
+        text.chars().for_each(|c| self.scan(c));
         if self.streams {
             return self.escape(text, out);
         }
@@ -49,6 +54,22 @@ impl TypedArguments {
         if self.whole.len() > MOST_HELD {
             self.stream(out);
         }
+    }
+
+    fn scan(&mut self, c: char) {
+        let Some(scanner) = &mut self.scanner else {
+            return;
+        };
+        let blank = c.is_whitespace() && !scanner.has_begun();
+        // What does not begin like JSON is a text.
+        if !blank && scanner.read(c) == Scanned::Wrong {
+            self.scanner = None;
+        }
+    }
+
+    /// True inside a string of JSON, where marks are text.
+    pub fn in_string(&self) -> bool {
+        self.scanner.is_some_and(|scanner| scanner.in_string())
     }
 
     /// Ends the value.

@@ -1,0 +1,189 @@
+//! Calls as models write them, and what is none.
+
+use lockstep_text::{Beside, ToolFormat};
+use serde_json::json;
+
+use crate::support::{Tool, grammar, model};
+
+fn tools() -> Vec<Tool> {
+    let schema = json!({
+        "type": "object",
+        "properties": {"place": {"type": "string"}, "days": {"type": "integer", "maximum": 9}},
+        "required": ["place"], "additionalProperties": false,
+    });
+    let look = Tool {
+        name: "look".to_owned(),
+        schema: Some(schema),
+        strict: true,
+    };
+    let ping = Tool {
+        name: "ping".to_owned(),
+        schema: None,
+        strict: false,
+    };
+    vec![look, ping]
+}
+
+/// A call of `look` with a place and days, the same with wrong arguments, and two calls.
+const ROWS: &[(&str, &str, &str, &str)] = &[
+    (
+        "qwen25",
+        "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"place\": \"x\", \"days\": 2}}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"place\": \"x\", \"days\": 20}}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"place\": \"x\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {\"a\": []}}\n</tool_call>",
+    ),
+    (
+        "qwen3_coder",
+        "<tool_call>\n<function=look>\n<parameter=place>\nx < y\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=look>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=ping>\n</function>\n</tool_call>\n<tool_call>\n<function=ping>\n<parameter=a>\n[1]\n</parameter>\n</function>\n</tool_call>",
+    ),
+    (
+        "minimax-m2",
+        "<minimax:tool_call>\n<invoke name=\"look\">\n<parameter name=\"place\">x</parameter>\n<parameter name=\"days\">2</parameter>\n</invoke>\n</minimax:tool_call>",
+        "<minimax:tool_call>\n<invoke name=\"look\">\n<parameter name=\"place\">x</parameter>\n<parameter name=\"days\">two</parameter>\n</invoke>\n</minimax:tool_call>",
+        "<minimax:tool_call>\n<invoke name=\"ping\">\n</invoke>\n<invoke name=\"ping\">\n</invoke>\n</minimax:tool_call>",
+    ),
+    (
+        "glm45",
+        "<tool_call>look\n<arg_key>place</arg_key>\n<arg_value>x</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>",
+        "<tool_call>look<arg_key>days</arg_key><arg_value>2</arg_value></tool_call>",
+        "<tool_call>ping</tool_call><tool_call>look<arg_key>place</arg_key><arg_value>x</arg_value></tool_call>",
+    ),
+    (
+        "kimi_k2",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>{\"place\": \"x\", \"days\": 2}<|tool_call_end|><|tool_calls_section_end|>",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>{\"place\": 1}<|tool_call_end|><|tool_calls_section_end|>",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_call_begin|>functions.ping:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+    ),
+    (
+        "deepseekv3",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>look\n```json\n{\"place\": \"x\", \"days\": 2}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>look\n```json\n{\"x\": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>ping\n```json\n{}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>ping\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        "deepseekv31",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>look<｜tool▁sep｜>{\"place\": \"x\", \"days\": 2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>look<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        "llama3",
+        "{\"name\": \"look\", \"parameters\": {\"place\": \"x\", \"days\": 2}}",
+        "{\"name\": \"look\", \"parameters\": {\"days\": 2}}",
+        "{\"name\": \"ping\", \"parameters\": {}}; {\"name\": \"ping\", \"parameters\": {}}",
+    ),
+    (
+        "pythonic",
+        "[look(place=\"x\", days=2)]",
+        "[look(days=2)]",
+        "[ping(), look(place=\"x\"), ping(a=[1], b=null)]",
+    ),
+];
+
+#[test]
+fn calls_of_every_format_are_held_to_tools_and_schemas() {
+    for (name, one, wrong, two) in ROWS {
+        let format = ToolFormat::named(name).unwrap();
+        for as_tokens in [false, true] {
+            let model = model(format, as_tokens);
+            let made =
+                |several| grammar(format, &model, &tools(), Beside::Nothing, several).unwrap();
+            let (many, single) = (made(true), made(false));
+            for (text, by_many, by_single) in [
+                (*one, true, true),
+                (*two, true, false),
+                (*wrong, false, false),
+                (&*one.replace("look", "hook"), false, false),
+                ("hello", false, false),
+                ("", false, false),
+                (&*format!("{one}hello"), false, false),
+            ] {
+                assert_eq!(
+                    model.accepts(&many, text),
+                    by_many,
+                    "{as_tokens} {text:?} {many}"
+                );
+                assert_eq!(
+                    model.accepts(&single, text),
+                    by_single,
+                    "{as_tokens} {text:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn text_around_calls_is_free_and_has_no_mark() {
+    for (name, one, wrong, two) in ROWS {
+        let format = ToolFormat::named(name).unwrap();
+        for as_tokens in [false, true] {
+            let model = model(format, as_tokens);
+            let made = |several| grammar(format, &model, &tools(), Beside::Text, several);
+            if ["llama3", "pythonic"].contains(name) {
+                let error = made(true).unwrap_err().to_string();
+                assert!(error.contains("begin with no mark"), "{error}");
+                continue;
+            }
+            let (many, single) = (made(true).unwrap(), made(false).unwrap());
+            let later = format!("Let me see. <b> {one} and {one}\nDone.");
+            for (text, by_many, by_single) in [
+                (*one, true, true),
+                (*two, true, false),
+                (*wrong, false, false),
+                ("hello <tool", true, true),
+                ("", true, true),
+                (&*format!("Hm.\n{one}"), true, true),
+                (&*later, true, false),
+                (&*format!("Hm. {}", format.marks()[0]), false, false),
+            ] {
+                assert_eq!(
+                    model.accepts(&many, text),
+                    by_many,
+                    "{as_tokens} {text:?} {many}"
+                );
+                assert_eq!(
+                    model.accepts(&single, text),
+                    by_single,
+                    "{as_tokens} {text:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Mistral's two forms: the vocabulary shows which one the model knows.
+#[test]
+fn mistral_writes_as_its_vocabulary_shows() {
+    let format = ToolFormat::named("mistral").unwrap();
+    let arguments = "{\"place\": \"x\", \"days\": 2}";
+    let old = format!("[TOOL_CALLS][{{\"name\": \"look\", \"arguments\": {arguments}}}]");
+    let new = format!("[TOOL_CALLS]look[ARGS]{arguments}");
+    for (as_tokens, good, bad) in [(false, &old, &new), (true, &new, &old)] {
+        let model = model(format, as_tokens);
+        let grammar = grammar(format, &model, &tools(), Beside::Nothing, true).unwrap();
+        assert!(model.accepts(&grammar, good), "{grammar}");
+        assert!(!model.accepts(&grammar, bad), "{grammar}");
+    }
+    let model = model(format, true);
+    let grammar = grammar(format, &model, &tools(), Beside::Nothing, true).unwrap();
+    assert!(model.accepts(&grammar, &format!("{new}{new}")));
+}
+
+/// A mark that is a token is that token alone: the parser would not know it by its letters.
+#[test]
+fn marks_that_are_tokens_are_not_spelled() {
+    let format = ToolFormat::named("qwen25").unwrap();
+    let model = model(format, true);
+    for beside in [Beside::Nothing, Beside::Text] {
+        let grammar = grammar(format, &model, &tools(), beside, true).unwrap();
+        let mut matcher = model.matcher(&grammar).unwrap();
+        let spelled: Vec<u32> = "<tool_call>".bytes().flat_map(|b| model.byte(b)).collect();
+        let taken = spelled
+            .iter()
+            .take_while(|id| lockstep_sampling::TokenConstraint::take(&mut matcher, **id).is_ok());
+        assert!(taken.count() < spelled.len(), "{grammar}");
+    }
+}

@@ -1,0 +1,72 @@
+//! Arguments with their names, as Python has them: `a=1, b="x"`.
+
+use serde_json::Map;
+use serde_json::Value;
+
+use super::GrammarError;
+use super::lark::{Lark, literal, part_expression};
+use super::schema::{Properties, Unwritable, properties};
+
+/// Returns the expression of a tool's arguments. Their values are JSON, which the parser takes for
+/// literals of Python.
+///
+/// # Errors
+/// [`GrammarError::Arguments`] for a strict tool.
+pub(in super::super) fn named(lark: &mut Lark<'_>, tool: usize) -> Result<String, GrammarError> {
+    let callable = lark.tools[tool];
+    let empty = Map::new();
+    let schema = callable.schema.and_then(Value::as_object).unwrap_or(&empty);
+    match listed(lark, schema) {
+        Ok(arguments) => Ok(arguments),
+        Err(_) if !callable.strict => Ok(any(lark, &Value::Bool(true), &empty)),
+        Err(error) => Err(error.of(tool)),
+    }
+}
+
+fn listed(lark: &mut Lark<'_>, schema: &Map<String, Value>) -> Result<String, Unwritable> {
+    let properties = match properties(schema)? {
+        Properties::Listed(properties) => properties,
+        Properties::Any(values) => return Ok(any(lark, values, schema)),
+    };
+    // Two rules for each argument and those behind it: one without a comma before it.
+    let (mut first, mut later) = (String::new(), String::new());
+    for property in properties.iter().rev() {
+        if !is_identifier(property.name) {
+            return Err(Unwritable::other(format!(
+                "the property name {:?} can't be written as an argument's name in this model's \
+                 format of calls; use letters, digits and underscores",
+                property.name
+            )));
+        }
+        let key = literal(&format!("{}=", property.name));
+        let one = format!("{key} {}", part_expression(property.schema, schema));
+        let one = lark.rule(&one);
+        let without = |rest: &str| match property.required {
+            true => String::new(),
+            false if rest.is_empty() => " | \"\"".to_owned(),
+            false => format!(" | {rest}"),
+        };
+        let now = lark.rule(&format!("{one} {later}{}", without(&first)));
+        later = lark.rule(&format!("\", \" {one} {later}{}", without(&later)));
+        first = now;
+    }
+    Ok(first)
+}
+
+/// Returns the expression of arguments with any names.
+fn any(lark: &mut Lark<'_>, values: &Value, root: &Map<String, Value>) -> String {
+    let name = lark.terminal("/[A-Za-z_][A-Za-z0-9_]{0,63}/");
+    let values = match values {
+        Value::Bool(true) => Value::Object(Map::new()),
+        other => other.clone(),
+    };
+    let one = lark.rule(&format!("{name} \"=\" {}", part_expression(&values, root)));
+    let rule = lark.rule(&format!("{one} (\", \" {one})*"));
+    format!("{rule}?")
+}
+
+fn is_identifier(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.len() <= 200
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
