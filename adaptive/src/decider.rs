@@ -102,6 +102,7 @@ impl Decider {
                 decodes: seen_rows,
                 at_risk: taking.at_risk,
                 accepted: taking.accepted,
+                forced_accepted: taking.forced_accepted,
                 ..seen
             };
             self.costs.correct(&slowest, self.loads);

@@ -154,3 +154,6 @@ fn up_to(most: u32, depths: &[u32]) -> Vec<u32> {
         .filter(|depth| *depth <= most)
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -60,6 +60,11 @@ pub struct Seen {
     pub at_risk: [u32; POSITIONS],
     /// By drafted position: rows among `at_risk` that accepted the draft there.
     pub accepted: [u32; POSITIONS],
+    /// Rows among `decodes` with drafts that a constraint forced. Such text is certain, so it
+    /// says nothing of the drafter: these rows are in no count by position.
+    pub forced_rows: u32,
+    /// Accepted drafts of these rows.
+    pub forced_accepted: u32,
     /// Microseconds of drafting, over all draft steps.
     pub draft_us: u32,
     /// Microseconds of the pass, up to its tokens.
@@ -70,7 +75,7 @@ pub struct Seen {
 
 impl Row {
     /// Number of words of the encoding.
-    pub const WORDS: usize = Self::SHARED + 2 + 4 + 4 + 4 + 2 * POSITIONS + 3;
+    pub const WORDS: usize = Self::SHARED + 2 + 4 + 4 + 4 + 2 + 2 * POSITIONS + 3;
 
     /// Number of leading words that are equal on all ranks, or the ranks have diverged: step,
     /// depth and digest.
@@ -121,6 +126,8 @@ impl Row {
             seen.decodes,
             seen.tokens,
             seen.prompt_tokens,
+            seen.forced_rows,
+            seen.forced_accepted,
             seen.draft_us,
             seen.verify_us,
             seen.extend_us,
@@ -155,6 +162,8 @@ impl Row {
             decoded,
             ran_tokens,
             prompt_tokens,
+            forced_rows,
+            forced_accepted,
             draft_us,
             verify_us,
             extend_us,
@@ -165,6 +174,8 @@ impl Row {
             decodes: *decoded,
             tokens: *ran_tokens,
             prompt_tokens: *prompt_tokens,
+            forced_rows: *forced_rows,
+            forced_accepted: *forced_accepted,
             draft_us: *draft_us,
             verify_us: *verify_us,
             extend_us: *extend_us,
@@ -204,6 +215,8 @@ impl Seen {
             all.draft_us = all.draft_us.max(seen.draft_us);
             all.verify_us = all.verify_us.max(seen.verify_us);
             all.extend_us = all.extend_us.max(seen.extend_us);
+            all.forced_rows = all.forced_rows.saturating_add(seen.forced_rows);
+            all.forced_accepted = all.forced_accepted.saturating_add(seen.forced_accepted);
             for at in 0..POSITIONS {
                 all.at_risk[at] = all.at_risk[at].saturating_add(seen.at_risk[at]);
                 all.accepted[at] = all.accepted[at].saturating_add(seen.accepted[at]);
@@ -225,7 +238,20 @@ impl Seen {
         }
     }
 
-    /// Returns the number of accepted drafts, over all positions.
+    /// Counts one verified row with drafts that a constraint forced. `accepted` of all its
+    /// drafts were accepted.
+    pub fn count_forced(&mut self, accepted: u32) {
+        self.forced_rows = self.forced_rows.saturating_add(1);
+        self.forced_accepted = self.forced_accepted.saturating_add(accepted);
+    }
+
+    /// Returns the number of rows whose drafts, or want of drafts, show how good the drafter is.
+    pub fn telling(&self) -> u32 {
+        self.decodes.saturating_sub(self.forced_rows)
+    }
+
+    /// Returns the number of accepted drafts, over all positions. Rows with forced drafts are
+    /// left out.
     pub fn drafts_accepted(&self) -> u64 {
         self.accepted.iter().map(|count| u64::from(*count)).sum()
     }
@@ -239,6 +265,7 @@ impl Seen {
     /// more.
     pub fn taken(&self) -> u32 {
         let accepted = u32::try_from(self.drafts_accepted()).unwrap_or(u32::MAX);
+        let accepted = accepted.saturating_add(self.forced_accepted);
         self.decodes.saturating_add(accepted)
     }
 }

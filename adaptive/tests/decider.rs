@@ -46,11 +46,13 @@ fn any_seen() -> impl Strategy<Value = Seen> {
         word(),
         prop_oneof![Just(0), word()],
     );
-    (sizes, counts(), counts(), word(), word(), word()).prop_map(
+    let forced = (word(), word());
+    (sizes, counts(), counts(), forced, word(), word(), word()).prop_map(
         |(
             (depth, decodes, tokens, prompt_tokens),
             at_risk,
             accepted,
+            (forced_rows, forced_accepted),
             draft_us,
             verify_us,
             extend_us,
@@ -61,6 +63,8 @@ fn any_seen() -> impl Strategy<Value = Seen> {
             prompt_tokens,
             at_risk,
             accepted,
+            forced_rows,
+            forced_accepted,
             draft_us,
             verify_us,
             extend_us,

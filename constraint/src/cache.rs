@@ -7,7 +7,9 @@ use std::{
 
 use lockstep_types::constraint::Constraint;
 
-use crate::{Cancel, ConstraintError, Matcher, Vocabulary, compile::Compiled, watch::Watch};
+use crate::{
+    Cancel, ConstraintError, Lookahead, Matcher, Vocabulary, compile::Compiled, watch::Watch,
+};
 
 /// Most constraints that are kept. One takes up to some MiB.
 const KEPT: usize = 64;
@@ -73,6 +75,14 @@ impl Compiler {
         Ok(compiled
             .matcher(&self.vocabulary)
             .watched(self.watch.clone()))
+    }
+
+    /// Makes the second state of a request whose [`Self::matcher`] was made, for drafts.
+    ///
+    /// # Errors
+    /// As [`Self::matcher`].
+    pub fn lookahead(&self, constraint: &Constraint) -> Result<Lookahead, ConstraintError> {
+        Ok(Lookahead::new(self.matcher(constraint)?.for_drafts()))
     }
 
     /// Compiles a constraint, once for all choices of a request.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A mask is a function of constraint, vocabulary and tokens alone, never of the masks that
-//! were asked for before. So an output does not show what was drafted for it. The front compiles
+//! were asked for before. So an output does not show what was drafted for it. A [`Lookahead`] is
+//! a second matcher, which turns forced text into drafts. The front compiles
 //! a constraint to refuse it before it queues, the lead of the request to obey it.
 
 #![forbid(unsafe_code)]
@@ -18,6 +19,8 @@ mod cache;
 mod cancel;
 mod compile;
 mod error;
+mod forced;
+mod lookahead;
 mod mark;
 mod matcher;
 mod vocabulary;
@@ -27,5 +30,6 @@ mod watch;
 pub use cache::Compiler;
 pub use cancel::Cancel;
 pub use error::ConstraintError;
+pub use lookahead::Lookahead;
 pub use matcher::Matcher;
 pub use vocabulary::Vocabulary;

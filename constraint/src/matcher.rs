@@ -8,6 +8,7 @@ use lockstep_sampling::{SamplingError, TokenConstraint, allows};
 use crate::{
     Vocabulary,
     blanks::{MOST_BLANKS, is_blank},
+    forced::forced,
     mark::{Mark, Step},
     vocabulary::MOST_WORK,
     watch::{Watch, Watched},
@@ -15,6 +16,11 @@ use crate::{
 
 /// Longest time of one mask or of one token. Most take microseconds.
 const LONGEST: Duration = Duration::from_secs(5);
+
+/// Longest time of one mask of a lookahead, and its most work: it must not double what a hard
+/// constraint costs.
+const LONGEST_AHEAD: Duration = Duration::from_secs(1);
+const MOST_WORK_AHEAD: u64 = MOST_WORK / 10;
 
 /// The state of one constrained output: tokens that were taken, tokens that may follow.
 ///
@@ -27,6 +33,9 @@ pub struct Matcher {
     vocabulary: Arc<Vocabulary>,
     /// Ends what takes too long.
     watch: Option<Arc<Watch>>,
+    /// Longest time of a mask, and most work of all masks.
+    longest: Duration,
+    most_work: u64,
     before: Option<Before>,
     /// Tokens that the grammar took, behind those of `before`.
     taken: usize,
@@ -91,6 +100,8 @@ impl Matcher {
             grammar,
             vocabulary,
             watch: None,
+            longest: LONGEST,
+            most_work: MOST_WORK,
             before,
             taken: 0,
             ended: 0,
@@ -108,9 +119,18 @@ impl Matcher {
         }
     }
 
+    /// Makes the state give up earlier, since nothing but drafts needs it.
+    pub(crate) fn for_drafts(self) -> Self {
+        Self {
+            longest: LONGEST_AHEAD,
+            most_work: MOST_WORK_AHEAD,
+            ..self
+        }
+    }
+
     fn begin(&self) -> Option<Watched> {
         let handle = self.grammar.cancellation_handle()?;
-        Some(self.watch.as_ref()?.begin(handle, LONGEST))
+        Some(self.watch.as_ref()?.begin(handle, self.longest))
     }
 
     /// Returns why the constraint can't be followed any further, if that is so.
@@ -131,6 +151,19 @@ impl Matcher {
         }
         let accepting = self.grammar.is_accepting();
         accepting.map_err(|error| self.fail(error.to_string()))
+    }
+
+    /// Returns the token that spells most of the text that must come next: a likely draft, since
+    /// other tokens may spell that text too. Returns `None` if several texts may come, or if the
+    /// constraint fails. It costs no more than the mask, which is kept.
+    pub fn forced(&mut self) -> Option<u32> {
+        self.allowed().ok()?;
+        forced(&self.mask, &self.vocabulary)
+    }
+
+    /// Returns true if a token ends the output.
+    pub(crate) fn is_end(&self, token: u32) -> bool {
+        self.vocabulary.end_tokens().contains(&token)
     }
 
     /// Returns true if an end token was taken.
@@ -205,7 +238,7 @@ impl Matcher {
         }
         let spent = self.grammar.last_step_stats();
         self.work += spent.map_or(0, |spent| spent.lexer_cost);
-        if self.work > MOST_WORK {
+        if self.work > self.most_work {
             self.mask.clear();
             return Err(self.fail("its automaton takes too much memory; simplify it".to_owned()));
         }

@@ -27,6 +27,8 @@ struct State {
     ended: bool,
     number: u64,
     entries: Vec<Entry>,
+    /// The time at which the thread looks again by itself; `None` if it waits for an entry.
+    looks_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -53,6 +55,7 @@ impl Shared {
             }
             state.entries.retain(|entry| entry.until > now);
             let next = state.entries.iter().map(|entry| entry.until).min();
+            state.looks_at = next;
             state = match next {
                 Some(until) => {
                     let waited = self.changed.wait_timeout(state, until - now);
@@ -78,12 +81,16 @@ impl Watch {
         }
         state.number += 1;
         let number = state.number;
+        let until = Instant::now() + limit;
         state.entries.push(Entry {
             number,
-            until: Instant::now() + limit,
+            until,
             handle,
         });
-        self.shared.changed.notify_one();
+        // Most entries are gone long before their time, and need not wake the thread.
+        if state.looks_at.is_none_or(|looks_at| until < looks_at) {
+            self.shared.changed.notify_one();
+        }
         Watched {
             shared: self.shared.clone(),
             number,

@@ -39,7 +39,9 @@ mirror!(SlotOutput {
     logprobs: each,
     prompt_logprobs: each,
     draft_depth,
-    draft_tokens
+    draft_tokens,
+    forced_tokens,
+    accepted_forced_tokens
 });
 
 impl TryFrom<pb::SlotOpen> for SlotOpen {

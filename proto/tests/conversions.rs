@@ -161,15 +161,17 @@ fn plan() -> impl Strategy<Value = StepPlan> {
 }
 
 fn row_output() -> impl Strategy<Value = SlotOutput> {
-    let numbers = any::<(u32, u32, u32)>();
+    let numbers = any::<(u32, u32, u32, u32, u32)>();
     (numbers, vec(any::<u32>(), 0..4), logprobs(), logprobs()).prop_map(
-        |((slot, draft_depth, draft_tokens), token_ids, logprobs, prompt_logprobs)| SlotOutput {
-            slot,
+        |(numbers, token_ids, logprobs, prompt_logprobs)| SlotOutput {
+            slot: numbers.0,
             token_ids,
             logprobs,
             prompt_logprobs,
-            draft_depth,
-            draft_tokens,
+            draft_depth: numbers.1,
+            draft_tokens: numbers.2,
+            forced_tokens: numbers.3,
+            accepted_forced_tokens: numbers.4,
         },
     )
 }

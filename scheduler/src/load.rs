@@ -152,6 +152,8 @@ pub fn response(load: &Load, rest: &EngineFigures<'_>) -> GetLoadResponse {
             proposed: counted.proposed.clone(),
             accepted: counted.accepted.clone(),
             depths: Some(depths.wire()),
+            forced_tokens: counted.forced_tokens,
+            accepted_forced_tokens: counted.accepted_forced_tokens,
         }),
         weight_bytes: rest.memory.0,
         kv_bytes: rest.memory.1,

@@ -141,7 +141,7 @@ impl<B: Backend + 'static> Worker<B> {
             config: config.clone(),
             drafters: drafters.clone(),
             slots: Slots::new(&limits),
-            constraints: Constraints::new(&config.model),
+            constraints: Constraints::new(&config.model, config.speculation.num_steps > 0),
             batch: BatchBuffers::new(&limits),
             choices: Choices::new(&limits),
             sampler: Sampler::new(config.model.vocab_size),

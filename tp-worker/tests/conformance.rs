@@ -62,6 +62,14 @@ fn ngrams_conform() {
     assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
 }
 
+/// It keeps every rule that the battery checks before anything is drafted. Its drafts come from
+/// constraints, which no request of the battery has.
+#[test]
+fn jump_forward_drafts_nothing_by_itself() {
+    let error = builtin("JUMP_FORWARD", None).unwrap_err();
+    assert!(matches!(error, ConformanceError::Idle { .. }), "{error}");
+}
+
 /// A head reads only rows of its own DP rank, whose requests other DP ranks do not know.
 #[test]
 fn drafters_conform_on_several_ranks() {

@@ -365,6 +365,10 @@ pub struct SlotOutput {
     pub draft_depth: u32,
     /// Drafted tokens that were verified, all branches together.
     pub draft_tokens: u32,
+    /// Tokens among these that a constraint forced, so that no drafter proposed them.
+    pub forced_tokens: u32,
+    /// Forced tokens that were accepted.
+    pub accepted_forced_tokens: u32,
 }
 
 #[cfg(test)]

@@ -270,6 +270,30 @@ fn steps_with_prompts_and_empty_ones_correct_nothing() {
     assert_eq!(costs.step_ns(4, 3), costs.profiled_step_ns(4, 3));
 }
 
+/// The drafter may have had less to do than in other steps of their size.
+#[test]
+fn steps_with_forced_drafts_correct_the_pass_alone() {
+    let mut costs = Costs::new(&config(), &profile());
+    let drafter = |costs: &Costs| {
+        let at = |curve: &Curve| curve.at(4);
+        [&costs.first, &costs.later, &costs.extend].map(at)
+    };
+    let before = drafter(&costs);
+    let quick = Seen {
+        forced_rows: 1,
+        draft_us: 0,
+        extend_us: 0,
+        verify_us: 2 * verify_us(16),
+        ..seen(4, 3)
+    };
+    let pass = costs.verify.at(16);
+    for _ in 0..100 {
+        costs.correct(&quick, Loads::EVEN);
+    }
+    assert_eq!(drafter(&costs), before);
+    assert!(costs.verify.at(16) > pass);
+}
+
 #[test]
 fn costs_are_learnt_from_nothing() {
     let mut costs = Costs::new(&config(), &[]);

@@ -124,16 +124,17 @@ impl Slot {
     /// requests. After the warm-up, decides every `update_interval` batches.
     ///
     /// A result that ran at depth 0 changes no average: SGLang passes each result's own depth
-    /// since #37274, and decisions come a step later here.
+    /// since #37274, and decisions come a step later here. Nor do requests with forced drafts.
     fn update(&mut self, config: &AdaptiveConfig, moment: &Moment<'_>) {
         let seen = moment.seen;
         if seen.decodes == 0 {
             return;
         }
-        if self.depth() > 0 && seen.depth > 0 {
+        let rows = seen.telling();
+        if self.depth() > 0 && seen.depth > 0 && rows > 0 {
             let sum = i128::from(seen.drafts_accepted()) * i128::from(ONE);
             let most = POSITIONS as i64 * ONE;
-            let mean = i64::try_from(sum / i128::from(seen.decodes)).unwrap_or(most);
+            let mean = i64::try_from(sum / i128::from(rows)).unwrap_or(most);
             let alpha = i128::from(config.ema_alpha);
             let change = i128::from(mean.min(most) - self.ema) * alpha / 1_000_000;
             self.ema += i64::try_from(change).unwrap_or(0);

@@ -28,8 +28,9 @@ pub struct SpeculationArgs {
     ///
     /// EAGLE3 and EAGLE use a small head trained for the model, STANDALONE a
     /// smaller model with the same tokenizer, NGRAM the texts seen so far.
-    /// `none` turns drafting off. Whatever is drafted, the text stays the
-    /// model's own.
+    /// JUMP_FORWARD drafts only text that a request's constraint forces, which
+    /// all others draft too. `none` turns drafting off. Whatever is drafted,
+    /// the text stays the model's own.
     #[arg(long, env = "LOCKSTEP_SPECULATIVE_ALGORITHM", value_name = "NAME",
           help_heading = HEADING)]
     pub speculative_algorithm: Option<String>,

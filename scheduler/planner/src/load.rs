@@ -167,6 +167,10 @@ pub struct SpeculationCounters {
     pub accepted_tokens: u64,
     /// Drafted tokens that were rejected, and all of rows whose request had ended.
     pub wasted_tokens: u64,
+    /// Drafted tokens that a constraint forced.
+    pub forced_tokens: u64,
+    /// Forced tokens that were accepted, even those behind the end of a text.
+    pub accepted_forced_tokens: u64,
     /// By position: number of rows that proposed a token there.
     pub proposed: Vec<u64>,
     /// By position: number of rows that accepted a token there.
@@ -189,6 +193,8 @@ impl SpeculationCounters {
         self.draft_tokens += u64::from(output.draft_tokens);
         self.accepted_tokens += u64::from(accepted);
         self.wasted_tokens += u64::from(output.draft_tokens.saturating_sub(accepted));
+        self.forced_tokens += u64::from(output.forced_tokens);
+        self.accepted_forced_tokens += u64::from(output.accepted_forced_tokens);
         for (list, length) in [
             (&mut self.proposed, output.draft_depth),
             (&mut self.accepted, accepted),
@@ -207,5 +213,6 @@ impl SpeculationCounters {
         self.verify_steps += 1;
         self.draft_tokens += u64::from(output.draft_tokens);
         self.wasted_tokens += u64::from(output.draft_tokens);
+        self.forced_tokens += u64::from(output.forced_tokens);
     }
 }

@@ -143,11 +143,11 @@ mod tests {
     #[test]
     fn lengths_count_the_targets_own_token() {
         let counted = speculative(&SpeculationLoad {
-            depths: None,
             verify_steps: 5,
             draft_tokens: 12,
             proposed: vec![4, 4, 4],
             accepted: vec![3, 2, 1],
+            ..SpeculationLoad::default()
         });
         assert_eq!((counted.accept_length, counted.accept_rate), (2.5, 0.5));
         let nothing = speculative(&SpeculationLoad::default());

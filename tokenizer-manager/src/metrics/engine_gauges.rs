@@ -159,6 +159,16 @@ fn speculated(out: &mut String, load: &SpeculationLoad) {
             "Drafted tokens that were verified for nothing: not accepted, or their request had ended meanwhile.",
             load.draft_tokens.saturating_sub(accepted),
         ),
+        (
+            "spec_forced_tokens_total",
+            "Drafted tokens that a constraint forced, so that no drafter proposed them.",
+            load.forced_tokens,
+        ),
+        (
+            "spec_accepted_forced_tokens_total",
+            "Forced tokens that were accepted.",
+            load.accepted_forced_tokens,
+        ),
     ] {
         series(out, name, "counter", help, value);
     }
@@ -279,6 +289,8 @@ mod tests {
                     measured_us: 250_000,
                     range: None,
                 }),
+                forced_tokens: 4,
+                accepted_forced_tokens: 3,
             }),
             ..GetLoadResponse::default()
         });
@@ -287,6 +299,8 @@ mod tests {
             "lockstep_spec_draft_tokens_total 13",
             "lockstep_spec_accepted_tokens_total 5",
             "lockstep_spec_wasted_tokens_total 8",
+            "lockstep_spec_forced_tokens_total 4",
+            "lockstep_spec_accepted_forced_tokens_total 3",
             "lockstep_spec_proposed_total{position=\"3\"} 3",
             "lockstep_spec_accepted_total{position=\"1\"} 3",
             "lockstep_spec_depth 3",

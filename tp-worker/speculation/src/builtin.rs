@@ -8,18 +8,19 @@ use lockstep_types::{
 };
 
 use crate::{
-    Build, DraftError, Drafter, DrafterFactory, DrafterRegistry, EagleDrafter, Ngram,
+    Build, DraftError, Drafter, DrafterFactory, DrafterRegistry, EagleDrafter, JumpForward, Ngram,
     StandaloneDrafter,
 };
 
 impl<B: Backend + 'static> DrafterRegistry<B> {
-    /// Makes a registry of EAGLE, EAGLE3, STANDALONE and NGRAM.
+    /// Makes a registry of EAGLE, EAGLE3, STANDALONE, NGRAM and JUMP_FORWARD.
     pub fn builtin() -> Self {
         Self::empty()
             .with(EAGLE)
             .with(EAGLE3)
             .with(STANDALONE)
             .with(Ngram::default())
+            .with(JumpForward)
     }
 }
 

@@ -75,6 +75,12 @@ pub trait Drafter<B: Backend>: Send {
         drafts: &mut Drafts,
     ) -> Result<(), DraftError>;
 
+    /// Takes note that the target verifies only the first `left` drafts of a slot's chain, and
+    /// others behind them, because the request's constraint forbids the rest.
+    fn cut(&mut self, slot: usize, left: usize) {
+        let _ = (slot, left);
+    }
+
     /// Returns the part that drafts chains or trees on the device, if the drafter has it.
     fn on_device(&mut self) -> Option<&mut dyn DraftsOnDevice<B>> {
         None

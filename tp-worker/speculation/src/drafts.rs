@@ -1,5 +1,7 @@
 //! Drafted tokens of one step: chains and trees.
 
+mod edit;
+
 use crate::DraftRow;
 
 /// A drafted token, and its parent in its row.
@@ -27,6 +29,8 @@ pub struct Drafts {
     sampled: Vec<bool>,
     /// Number of tokens of the vocabulary; 0 if drafts are not sampled.
     vocab: usize,
+    /// New numbers of a row's nodes while some are removed.
+    numbers: Vec<u32>,
 }
 
 impl Drafts {
@@ -40,6 +44,7 @@ impl Drafts {
             probabilities: Vec::new(),
             sampled: vec![false; requests * most],
             vocab,
+            numbers: Vec::with_capacity(most),
         }
     }
 

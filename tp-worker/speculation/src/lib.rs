@@ -16,6 +16,7 @@ mod drafter;
 mod drafts;
 mod eagle;
 mod error;
+mod jump_forward;
 mod ngram;
 mod own_depth;
 mod page_table;
@@ -34,6 +35,7 @@ pub use drafter::{CommandHandler, Device, DraftRow, Drafter, DraftsOnDevice, Ext
 pub use drafts::{Drafts, Node, depth, is_chain};
 pub use eagle::EagleDrafter;
 pub use error::DraftError;
+pub use jump_forward::JumpForward;
 pub use ngram::{Ngram, Trie};
 pub use own_depth::OwnDepths;
 pub use page_table::PageTable;

@@ -129,6 +129,11 @@ impl<B: Backend> Drafter<B> for StandaloneDrafter<B> {
         Ok(())
     }
 
+    fn cut(&mut self, slot: usize, left: usize) {
+        let taken_in = &mut self.drafted[slot].1;
+        *taken_in = (*taken_in).min(left);
+    }
+
     fn on_device(&mut self) -> Option<&mut dyn DraftsOnDevice<B>> {
         Some(self)
     }

@@ -225,6 +225,10 @@ impl BatchBuffers {
                     .collect(),
                 draft_depth: task.draft_depth,
                 draft_tokens: row.q_len - task.q_len,
+                forced_tokens: match task.forced {
+                    0 => 0,
+                    first => row.q_len - task.q_len + 1 - first,
+                },
                 ..SlotOutput::default()
             }
         })

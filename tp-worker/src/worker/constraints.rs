@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use lockstep_constraint::{Compiler, ConstraintError, Matcher, Vocabulary};
+use lockstep_constraint::{Compiler, ConstraintError, Lookahead, Matcher, Vocabulary};
 use lockstep_sampling::{SamplingError, TokenConstraint};
 use lockstep_text::Tokenizer;
 use lockstep_types::{ModelConfig, constraint::Constraint, step::SlotOpen};
@@ -31,6 +31,8 @@ struct Source {
     folder: PathBuf,
     width: usize,
     end_tokens: Vec<u32>,
+    /// True if requests may have drafts.
+    drafts: bool,
     compiler: OnceLock<Result<Compiler, ConstraintError>>,
 }
 
@@ -54,7 +56,7 @@ impl Source {
     }
 
     /// Makes the state of an output that has these tokens already.
-    fn matcher(&self, constraint: &Constraint, output: &[u32]) -> Result<Matcher, String> {
+    fn state(&self, constraint: &Constraint, output: &[u32]) -> Result<Box<State>, String> {
         let compiler = self.compiler().map_err(|error| error.to_string())?;
         let matcher = compiler.matcher(constraint);
         let mut matcher = matcher.map_err(|error| error.to_string())?;
@@ -62,18 +64,27 @@ impl Source {
             let taken = matcher.take(*token);
             taken.map_err(|_| format!("token {token} of its own output breaks it"))?;
         }
-        Ok(matcher)
+        let mut ahead = match self.drafts {
+            true => compiler.lookahead(constraint).ok(),
+            false => None,
+        };
+        if let Some(ahead) = &mut ahead {
+            // If it fails, it drafts nothing.
+            let _ = ahead.follow(output);
+        }
+        Ok(Box::new(State { matcher, ahead }))
     }
 }
 
 impl Constraints {
-    /// Makes the compiler for a model.
-    pub fn new(model: &ModelConfig) -> Self {
+    /// Makes the compiler for a model. `drafts` says if requests may have drafts.
+    pub fn new(model: &ModelConfig, drafts: bool) -> Self {
         Self {
             source: Arc::new(Source {
                 folder: model.path.clone(),
                 width: model.vocab_size,
                 end_tokens: model.eos_token_ids.clone(),
+                drafts,
                 compiler: OnceLock::new(),
             }),
         }
@@ -99,7 +110,7 @@ impl Constraints {
         let output = open.token_ids[open.prompt_len as usize..].to_vec();
         let (source, (made, matcher)) = (self.source.clone(), mpsc::channel());
         let make = move || {
-            let _ = made.send(source.matcher(&constraint, &output));
+            let _ = made.send(source.state(&constraint, &output));
         };
         let thread = thread::Builder::new().name("constraint".to_owned());
         Some(match thread.spawn(make) {
@@ -113,11 +124,19 @@ impl Constraints {
 #[derive(Debug)]
 pub enum SlotConstraint {
     /// It is being compiled, while the prompt is computed.
-    Coming(Receiver<Result<Matcher, String>>),
+    Coming(Receiver<Result<Box<State>, String>>),
     /// It takes tokens.
-    Ready(Box<Matcher>),
+    Ready(Box<State>),
     /// There is none, for this reason.
     Failed(String),
+}
+
+/// A constraint that is followed.
+#[derive(Debug)]
+pub struct State {
+    matcher: Matcher,
+    /// Walks along drafts; `None` where nothing is drafted.
+    ahead: Option<Lookahead>,
 }
 
 impl SlotConstraint {
@@ -130,7 +149,7 @@ impl SlotConstraint {
     pub fn failure(&self) -> Option<&str> {
         match self {
             Self::Coming(_) => None,
-            Self::Ready(matcher) => matcher.failure(),
+            Self::Ready(state) => state.matcher.failure(),
             Self::Failed(why) => Some(why),
         }
     }
@@ -138,15 +157,44 @@ impl SlotConstraint {
     fn matcher(&mut self) -> Result<&mut Matcher, SamplingError> {
         if let Self::Coming(coming) = self {
             *self = match coming.recv_timeout(LONGEST_WAIT) {
-                Ok(Ok(matcher)) => Self::Ready(Box::new(matcher)),
+                Ok(Ok(state)) => Self::Ready(state),
                 Ok(Err(why)) => Self::Failed(why),
                 Err(_) => Self::Failed("compiling it takes too long".to_owned()),
             };
         }
         match self {
-            Self::Ready(matcher) => Ok(matcher),
+            Self::Ready(state) => Ok(&mut state.matcher),
             Self::Coming(_) | Self::Failed(_) => Err(SamplingError::Constraint),
         }
+    }
+
+    /// Fills the empty `chain` with the text that is forced behind `output`, at most `most`
+    /// tokens. Returns true if nothing else may be drafted: the chain is full, or ends the output.
+    pub fn force(&mut self, output: &[u32], chain: &mut Vec<u32>, most: usize) -> bool {
+        let Self::Ready(state) = self else {
+            return false;
+        };
+        // The mask of this place is wanted in any case, so a text that is free costs nothing.
+        let forced = state.matcher.forced();
+        let (Some(first), Some(ahead)) = (forced, &mut state.ahead) else {
+            return false;
+        };
+        if ahead.is_end(first) {
+            chain.push(first);
+            return true;
+        }
+        ahead.guide(output, chain, most);
+        chain.len() == most || chain.last().is_some_and(|last| ahead.is_end(*last))
+    }
+
+    /// Makes a chain of drafts follow the constraint, as [`Lookahead::guide`] does. Returns the
+    /// number of drafts that are left.
+    pub fn guide(&mut self, output: &[u32], chain: &mut Vec<u32>, most: usize) -> usize {
+        let ahead = match self {
+            Self::Ready(state) => state.ahead.as_mut(),
+            Self::Coming(_) | Self::Failed(_) => None,
+        };
+        ahead.map_or(chain.len(), |ahead| ahead.guide(output, chain, most))
     }
 }
 

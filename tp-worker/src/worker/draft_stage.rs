@@ -3,6 +3,7 @@
 mod broadcast;
 mod cut;
 mod extend;
+mod forced;
 mod on_device;
 mod record;
 mod target_tables;
@@ -21,6 +22,8 @@ use super::{
     WorkerError, WorkerLimits,
     slots::{RowTask, Slots},
 };
+
+use forced::Forced;
 
 pub use on_device::PassDrafts;
 pub use target_tables::TargetTables;
@@ -43,6 +46,8 @@ pub struct DraftStage<B: Backend> {
     none: Drafts,
     /// The step's decode rows.
     rows: Vec<DraftRow>,
+    /// What constraints force for them.
+    forced: Forced,
     /// Number of rows that decode, on all DP ranks together.
     pub decodes: usize,
     /// Most nodes of a row.
@@ -117,6 +122,7 @@ impl<B: Backend> DraftStage<B> {
             choices: Vec::with_capacity(limits.step.requests),
             none: no_drafts(),
             rows: Vec::with_capacity(limits.step.requests),
+            forced: Forced::new(limits.step.requests, most),
             decodes: 0,
             words: Vec::with_capacity(limits.step.requests * (1 + 2 * most)),
             stride: 1,
@@ -183,7 +189,7 @@ impl<B: Backend> DraftStage<B> {
         &mut self,
         backend: &mut B,
         target: &Transformer<B>,
-        slots: &Slots,
+        slots: &mut Slots,
         tasks: &[RowTask],
         steps: u32,
     ) -> Result<(), WorkerError> {
@@ -201,9 +207,12 @@ impl<B: Backend> DraftStage<B> {
         self.on_device = None;
         self.words.clear();
         let drafts = self.most > 0 && self.rows.iter().any(|row| row.steps > 0);
+        self.find_forced(slots);
         if settled && drafts {
             self.cut();
         }
+        self.spare_forced();
+        let asked = self.rows.iter().any(|row| row.steps > 0);
         let choosable = drafts && self.are_choosable(target, slots, tasks);
         let mut laid_out = false;
         if let Some(drafter) = &mut self.drafter {
@@ -213,7 +222,7 @@ impl<B: Backend> DraftStage<B> {
                 features: target.features(),
                 feature_rows: &[],
                 pages: slots.pages().table(),
-                requests: slots,
+                requests: &*slots,
             };
             if let Some(on_device) = drafter.on_device() {
                 let (drafts, chains) = (&mut self.drafts, &mut self.chains);
@@ -225,13 +234,16 @@ impl<B: Backend> DraftStage<B> {
                     on_device.settle(&mut device)?;
                 }
             }
-            if drafts && !laid_out {
+            if asked && !laid_out {
                 drafter.draft(&mut device, &self.rows, &mut self.drafts)?;
                 self.check()?;
             }
         }
         if !drafts {
             return Ok(());
+        }
+        if !laid_out {
+            self.apply_forced(slots);
         }
         if self.fills_up && self.drafter.is_some() {
             self.fill_up();

@@ -109,6 +109,7 @@ impl Emitter<'_> {
         if let Some(output) = task.output {
             let output = &mut self.outputs[output];
             output.token_ids.extend_from_slice(&verified.tokens);
+            output.accepted_forced_tokens = task.forced_in(&verified.path);
             output.logprobs.append(&mut verified.logprobs);
         }
     }

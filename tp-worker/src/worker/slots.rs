@@ -56,10 +56,21 @@ pub struct RowTask {
     pub drafts: Option<usize>,
     /// Depth of the row's drafts.
     pub draft_depth: u32,
+    /// Number of the row's first draft that its constraint forced: all drafts from there on are
+    /// forced; 0 if none is. Only the lead knows.
+    pub forced: u32,
     /// Index of the output that reports the row.
     pub output: Option<usize>,
     /// Index of the row among the rows that sample, if it samples.
     pub choice: usize,
+}
+
+impl RowTask {
+    /// Returns the number of forced drafts among accepted ones. `path` has their numbers.
+    pub fn forced_in(&self, path: &[u32]) -> u32 {
+        let forced = |node: &&u32| self.forced > 0 && **node >= self.forced;
+        path.iter().filter(forced).count() as u32
+    }
 }
 
 /// All slots and their pages.
@@ -89,6 +100,13 @@ impl Slots {
     /// Returns a slot of a validated row.
     pub fn get(&self, slot: usize) -> &Slot {
         &self.slots[slot]
+    }
+
+    /// Returns the constraint of a validated row, with the output so far.
+    pub fn constraint(&mut self, slot: usize) -> Option<(&mut SlotConstraint, &[u32])> {
+        let slot = &mut self.slots[slot];
+        let output = &slot.tokens[slot.prompt_len as usize..];
+        Some((slot.constraint.as_mut()?, output))
     }
 
     /// Returns a slot of a validated row, to change.
@@ -181,6 +199,7 @@ impl Slots {
             decodes: extend.prefill_len == 0,
             drafts: None,
             draft_depth: 0,
+            forced: 0,
             output: None,
             choice: 0,
         };

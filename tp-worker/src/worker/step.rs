@@ -35,7 +35,7 @@ impl<B: Backend + 'static> Worker<B> {
         let decodes = plan.rows().filter(|row| row.prefill_len == 0);
         self.drafting.decodes = decodes.count();
         self.drafting
-            .draft(backend, target, &self.slots, &self.tasks, depth)?;
+            .draft(backend, target, &mut self.slots, &self.tasks, depth)?;
         let draft_us = clock.stage_us();
         self.lay_out().map_err(invalid)?;
         self.drafting.digest(&mut self.agreement.digests.tensor);
@@ -118,7 +118,11 @@ impl<B: Backend + 'static> Worker<B> {
             let rows = self.tasks.iter().zip(self.outcomes.of(&self.tasks));
             for (task, outcome) in rows.filter(|(task, _)| task.decodes) {
                 seen.decodes += 1;
-                seen.count(task.draft_depth, outcome.path.len() as u32);
+                let accepted = outcome.path.len() as u32;
+                match task.forced {
+                    0 => seen.count(task.draft_depth, accepted),
+                    _ => seen.count_forced(accepted),
+                }
             }
         }
         seen
@@ -159,6 +163,7 @@ impl<B: Backend + 'static> Worker<B> {
             if task.decodes {
                 nodes = self.drafting.nodes(decodes);
                 task.drafts = Some(decodes);
+                task.forced = self.drafting.forced(decodes);
                 decodes += 1;
             }
             self.batch.push(task, &self.slots, nodes)?;

@@ -261,7 +261,7 @@ impl Hazards {
     }
 
     fn observe_coverage(&mut self, seen: &Seen) {
-        let mut reached = seen.decodes;
+        let mut reached = seen.telling();
         for at in 0..(seen.depth as usize).min(POSITIONS) {
             if reached > 0 {
                 let proposed = i64::from(seen.at_risk[at].min(reached));

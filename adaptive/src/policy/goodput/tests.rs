@@ -75,6 +75,26 @@ fn rows_that_propose_nothing_are_no_rejections_but_bring_no_tokens() {
     assert!((2300..2550).contains(&told), "{told}");
 }
 
+/// They are neither accepted drafts nor rows without drafts.
+#[test]
+fn rows_with_forced_drafts_show_no_hazard_and_no_coverage() {
+    let [mut alone, mut beside] = [(); 2].map(|()| Hazards::new());
+    let own = accepted(3, &[3, 1, 2, 0]);
+    for accepted in (0..=3).cycle().take(80) {
+        alone.observe(&own);
+        let mut seen = own;
+        seen.decodes += 5;
+        (0..5).for_each(|_| seen.count_forced(accepted));
+        beside.observe(&seen);
+    }
+    let digest = |hazards: &Hazards| {
+        let mut digest = Digest::new();
+        hazards.digest(&mut digest);
+        digest.value()
+    };
+    assert_eq!(digest(&alone), digest(&beside));
+}
+
 #[test]
 fn drafts_that_cease_or_come_back_change_what_is_expected() {
     let mut hazards = Hazards::new();

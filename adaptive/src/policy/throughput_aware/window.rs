@@ -29,11 +29,15 @@ impl Windows {
         }
     }
 
-    /// Adds a batch that decoded at least one row.
+    /// Adds a batch that decoded at least one row. Rows with forced drafts are left out.
     pub fn push(&mut self, seen: &Seen) {
+        let rows = seen.telling();
+        if rows == 0 {
+            return;
+        }
         for at in 0..(seen.depth as usize).min(POSITIONS) {
-            let accepted = u64::from(seen.accepted[at].min(seen.decodes));
-            let share = accepted * ONE / u64::from(seen.decodes.max(1));
+            let accepted = u64::from(seen.accepted[at].min(rows));
+            let share = accepted * ONE / u64::from(rows);
             let next = self.next[at];
             self.shares[at * self.size + next] = u32::try_from(share).unwrap_or(u32::MAX);
             self.next[at] = (next + 1) % self.size;

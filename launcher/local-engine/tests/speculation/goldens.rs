@@ -57,7 +57,9 @@ impl Accepted {
             Algorithm::Eagle3 => &self.eagle3,
             Algorithm::Eagle => &self.eagle,
             Algorithm::Standalone => &self.draft,
-            Algorithm::Ngram => panic!("the reference has no n-grams"),
+            Algorithm::Ngram | Algorithm::JumpForward | Algorithm::Itself => {
+                panic!("the reference has no {algorithm:?}")
+            }
         };
         &chains.0[&steps]
     }

@@ -14,6 +14,7 @@
 //!   experts.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`constraints`] checks constrained outputs; the random requests of all others have some, too.
+//! - [`forced`] drafts text that constraints force.
 //! - [`modes`] tests the other ways to verify.
 //! - [`soak`] runs for as long as it is told to.
 
@@ -26,6 +27,7 @@ mod cuda;
 mod data_parallel;
 mod depth;
 mod experts;
+mod forced;
 mod goldens;
 mod lengths;
 mod load;

@@ -27,9 +27,14 @@ pub enum Algorithm {
     Eagle,
     Standalone,
     Ngram,
+    /// No drafter: only forced text is drafted.
+    JumpForward,
+    /// The target is its own draft model.
+    Itself,
 }
 
 impl Algorithm {
+    /// Drafters that propose tokens of their own.
     pub const ALL: [Self; 4] = [Self::Eagle3, Self::Eagle, Self::Standalone, Self::Ngram];
 
     /// Name of the algorithm for `--speculative-algorithm`.
@@ -37,8 +42,9 @@ impl Algorithm {
         match self {
             Self::Eagle3 => "EAGLE3",
             Self::Eagle => "EAGLE",
-            Self::Standalone => "STANDALONE",
+            Self::Standalone | Self::Itself => "STANDALONE",
             Self::Ngram => "NGRAM",
+            Self::JumpForward => "JUMP_FORWARD",
         }
     }
 
@@ -48,7 +54,8 @@ impl Algorithm {
             Self::Eagle3 => Some("models/lockstep-demo-7m-eagle3"),
             Self::Eagle => Some("models/lockstep-demo-7m-eagle"),
             Self::Standalone => Some("models/lockstep-demo-1m-draft"),
-            Self::Ngram => None,
+            Self::Itself => Some("models/lockstep-demo-7m"),
+            Self::Ngram | Self::JumpForward => None,
         }
     }
 }

@@ -81,6 +81,14 @@ fn check_part(rows: &[RowInFlight], outputs: &[SlotOutput]) -> Result<(), String
                 output.draft_tokens, row.depth
             ));
         }
+        let (forced, accepted) = (output.forced_tokens, output.accepted_forced_tokens);
+        if forced > output.draft_tokens || accepted > forced {
+            return Err(format!(
+                "slot {slot} drafted {} tokens, {forced} of them forced, of which {accepted} \
+                 were accepted",
+                output.draft_tokens
+            ));
+        }
         let count = len_u32(&output.token_ids);
         let most = row.max_tokens.min(1 + depth);
         if count > most {

@@ -238,6 +238,10 @@ impl<B: Backend> Drafter<B> for Guard<B> {
         Ok(())
     }
 
+    fn cut(&mut self, slot: usize, left: usize) {
+        self.drafter.cut(slot, left);
+    }
+
     fn record(
         &mut self,
         device: &mut Device<'_, B>,

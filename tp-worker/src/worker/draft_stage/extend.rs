@@ -37,7 +37,8 @@ impl<B: Backend> DraftStage<B> {
             self.feature_rows.extend(row.start..row.start + task.q_len);
             let accepted = outcome.path.iter().map(|node| row.start + node);
             self.feature_rows.extend(accepted);
-            if task.decodes {
+            // Forced text is certain, so it tells nothing of the request's drafts.
+            if task.decodes && task.forced == 0 {
                 let proposed = task.draft_depth as usize;
                 self.own.count(task.slot, proposed, outcome.path.len());
             }
