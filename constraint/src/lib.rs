@@ -16,6 +16,7 @@ mod blanks;
 mod bounds;
 mod cache;
 mod cancel;
+mod checker;
 mod compile;
 mod error;
 mod mark;
@@ -26,6 +27,7 @@ mod watch;
 
 pub use cache::Compiler;
 pub use cancel::Cancel;
+pub use checker::{Checked, Checker};
 pub use error::ConstraintError;
-pub use matcher::Matcher;
+pub use matcher::{Computed, Matcher};
 pub use vocabulary::Vocabulary;

@@ -3,8 +3,10 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod cases;
 mod masks;
 mod reasoning;
 mod refusals;
 mod schemas;
+mod soak;
 mod support;

@@ -8,13 +8,13 @@ use std::{
         mpsc::{self, Receiver},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use lockstep_constraint::{Compiler, ConstraintError, Matcher, Vocabulary};
 use lockstep_sampling::{SamplingError, TokenConstraint};
 use lockstep_text::Tokenizer;
-use lockstep_types::{ModelConfig, constraint::Constraint, step::SlotOpen};
+use lockstep_types::{ConstraintWork, ModelConfig, constraint::Constraint, step::SlotOpen};
 
 /// Longest time that a step waits for a constraint. The front has refused constraints that take
 /// long to compile, so only a machine that stands still takes it.
@@ -24,6 +24,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Constraints {
     source: Arc<Source>,
+    /// Work since the last step.
+    pub work: ConstraintWork,
 }
 
 /// The model's vocabulary, read when it is first needed.
@@ -76,7 +78,17 @@ impl Constraints {
                 end_tokens: model.eos_token_ids.clone(),
                 compiler: OnceLock::new(),
             }),
+            work: ConstraintWork::default(),
         }
+    }
+
+    /// Returns the work since the last call.
+    pub fn take_work(&mut self) -> ConstraintWork {
+        let mut work = std::mem::take(&mut self.work);
+        if let Some(Ok(compiler)) = self.source.compiler.get() {
+            [work.compiles, work.cache_hits] = compiler.take_made();
+        }
+        work
     }
 
     /// Begins to read the vocabulary.
@@ -103,15 +115,24 @@ impl Constraints {
         };
         let thread = thread::Builder::new().name("constraint".to_owned());
         Some(match thread.spawn(make) {
-            Ok(_) => SlotConstraint::Coming(matcher),
-            Err(error) => SlotConstraint::Failed(error.to_string()),
+            Ok(_) => SlotConstraint::new(State::Coming(matcher)),
+            Err(error) => SlotConstraint::new(State::Failed(error.to_string())),
         })
     }
 }
 
 /// State of one constrained output.
 #[derive(Debug)]
-pub enum SlotConstraint {
+pub struct SlotConstraint {
+    state: State,
+    /// Time that a step stood still for it, and has not reported.
+    waited: Option<Duration>,
+    /// True once it was told that the constraint can't be followed.
+    told: bool,
+}
+
+#[derive(Debug)]
+enum State {
     /// It is being compiled, while the prompt is computed.
     Coming(Receiver<Result<Matcher, String>>),
     /// It takes tokens.
@@ -121,31 +142,64 @@ pub enum SlotConstraint {
 }
 
 impl SlotConstraint {
+    fn new(state: State) -> Self {
+        Self {
+            state,
+            waited: None,
+            told: false,
+        }
+    }
+
+    /// Adds the work since the last call.
+    pub fn report(&mut self, work: &mut ConstraintWork) {
+        if let Some(waited) = self.waited.take() {
+            work.waits += 1;
+            work.wait_us += micros(waited);
+        }
+        if let State::Ready(matcher) = &mut self.state {
+            let computed = matcher.take_computed();
+            work.masks += computed.masks;
+            work.mask_us += micros(computed.took);
+        }
+    }
+
     /// Returns the state as the verifier sees it.
     pub fn as_constraint(&mut self) -> &mut dyn TokenConstraint {
         self
     }
 
-    /// Returns why the constraint can't be followed, if that is so.
-    pub fn failure(&self) -> Option<&str> {
-        match self {
-            Self::Coming(_) => None,
-            Self::Ready(matcher) => matcher.failure(),
-            Self::Failed(why) => Some(why),
-        }
+    /// Returns why the constraint can't be followed, if that is so and was not told before.
+    pub fn failure(&mut self) -> Option<&str> {
+        let failure = match &self.state {
+            State::Coming(_) => None,
+            State::Ready(matcher) => matcher.failure(),
+            State::Failed(why) => Some(why.as_str()),
+        };
+        let told = self.told;
+        self.told |= failure.is_some();
+        failure.filter(|_| !told)
     }
 
     fn matcher(&mut self) -> Result<&mut Matcher, SamplingError> {
-        if let Self::Coming(coming) = self {
-            *self = match coming.recv_timeout(LONGEST_WAIT) {
-                Ok(Ok(matcher)) => Self::Ready(Box::new(matcher)),
-                Ok(Err(why)) => Self::Failed(why),
-                Err(_) => Self::Failed("compiling it takes too long".to_owned()),
+        if let State::Coming(coming) = &self.state {
+            let made = match coming.try_recv() {
+                Ok(made) => Some(made),
+                Err(_) => {
+                    let begun = Instant::now();
+                    let made = coming.recv_timeout(LONGEST_WAIT);
+                    self.waited = Some(begun.elapsed());
+                    made.ok()
+                }
+            };
+            self.state = match made {
+                Some(Ok(matcher)) => State::Ready(Box::new(matcher)),
+                Some(Err(why)) => State::Failed(why),
+                None => State::Failed("compiling it takes too long".to_owned()),
             };
         }
-        match self {
-            Self::Ready(matcher) => Ok(matcher),
-            Self::Coming(_) | Self::Failed(_) => Err(SamplingError::Constraint),
+        match &mut self.state {
+            State::Ready(matcher) => Ok(matcher),
+            State::Coming(_) | State::Failed(_) => Err(SamplingError::Constraint),
         }
     }
 }
@@ -162,4 +216,8 @@ impl TokenConstraint for SlotConstraint {
     fn give_back(&mut self, tokens: usize) -> Result<(), SamplingError> {
         self.matcher()?.give_back(tokens)
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
