@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use lockstep_types::constraint::Constraint;
@@ -22,6 +25,8 @@ pub struct Compiler {
     turn: Mutex<()>,
     /// Used last at the end.
     kept: Mutex<Vec<(Constraint, Arc<Mutex<Compiled>>)>>,
+    /// Matchers whose constraint was compiled for them, and those whose constraint was kept.
+    made: [AtomicU64; 2],
 }
 
 impl fmt::Debug for Compiler {
@@ -40,6 +45,7 @@ impl Compiler {
             watch: Arc::default(),
             turn: Mutex::default(),
             kept: Mutex::new(Vec::with_capacity(KEPT)),
+            made: Default::default(),
         }
     }
 
@@ -67,14 +73,11 @@ impl Compiler {
     /// # Errors
     /// [`ConstraintError`] if it was not, and does not compile.
     pub fn matcher(&self, constraint: &Constraint) -> Result<Matcher, ConstraintError> {
-        let compiled = match self.find(constraint) {
+        let compiled = match self.known(constraint) {
             Some(compiled) => compiled,
             None => self.compile(constraint)?,
         };
-        let compiled = compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(compiled
-            .matcher(&self.vocabulary)
-            .watched(self.watch.clone()))
+        Ok(self.start(&compiled))
     }
 
     /// Makes the second state of a request whose [`Self::matcher`] was made, for drafts.
@@ -82,17 +85,42 @@ impl Compiler {
     /// # Errors
     /// As [`Self::matcher`].
     pub fn lookahead(&self, constraint: &Constraint) -> Result<Lookahead, ConstraintError> {
-        Ok(Lookahead::new(self.matcher(constraint)?.for_drafts()))
+        let compiled = match self.find(constraint) {
+            Some(compiled) => compiled,
+            None => self.compile(constraint)?,
+        };
+        Ok(Lookahead::new(self.start(&compiled).for_drafts()))
+    }
+
+    fn start(&self, compiled: &Mutex<Compiled>) -> Matcher {
+        let compiled = compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        let matcher = compiled.matcher(&self.vocabulary);
+        matcher.watched(self.watch.clone())
+    }
+
+    /// Returns how many matchers were made since the last call: from a constraint that was
+    /// compiled for it, and from one that was kept. Lookaheads do not count.
+    pub fn take_made(&self) -> [u64; 2] {
+        let made = self.made.each_ref();
+        made.map(|count| count.swap(0, Ordering::Relaxed))
     }
 
     /// Compiles a constraint, once for all choices of a request.
     fn compile(&self, constraint: &Constraint) -> Result<Arc<Mutex<Compiled>>, ConstraintError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(compiled) = self.find(constraint) {
+        if let Some(compiled) = self.known(constraint) {
             return Ok(compiled);
         }
+        self.made[0].fetch_add(1, Ordering::Relaxed);
         let compiled = Compiled::new(constraint, &self.vocabulary, &Cancel::default(), false)?;
         Ok(self.keep(constraint, compiled))
+    }
+
+    /// Finds the constraint of a matcher.
+    fn known(&self, constraint: &Constraint) -> Option<Arc<Mutex<Compiled>>> {
+        let found = self.find(constraint)?;
+        self.made[1].fetch_add(1, Ordering::Relaxed);
+        Some(found)
     }
 
     fn find(&self, constraint: &Constraint) -> Option<Arc<Mutex<Compiled>>> {

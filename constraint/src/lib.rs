@@ -17,6 +17,7 @@ mod blanks;
 mod bounds;
 mod cache;
 mod cancel;
+mod checker;
 mod compile;
 mod error;
 mod forced;
@@ -29,7 +30,8 @@ mod watch;
 
 pub use cache::Compiler;
 pub use cancel::Cancel;
+pub use checker::{Checked, Checker};
 pub use error::ConstraintError;
 pub use lookahead::Lookahead;
-pub use matcher::Matcher;
+pub use matcher::{Computed, Matcher};
 pub use vocabulary::Vocabulary;

@@ -1,6 +1,10 @@
 //! The state of one constrained output.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use llguidance::CancellationHandle;
 use lockstep_sampling::{SamplingError, TokenConstraint, allows};
@@ -45,7 +49,17 @@ pub struct Matcher {
     work: u64,
     /// The allowed tokens of this state; empty = not known yet.
     mask: Vec<u32>,
+    computed: Computed,
     failure: Option<String>,
+}
+
+/// The masks that a grammar computed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Computed {
+    /// Their number.
+    pub masks: u64,
+    /// Their time.
+    pub took: Duration,
 }
 
 /// Free text before the constrained part.
@@ -106,6 +120,7 @@ impl Matcher {
             taken: 0,
             ended: 0,
             work: 0,
+            computed: Computed::default(),
             failure: None,
         }
     }
@@ -136,6 +151,11 @@ impl Matcher {
     /// Returns why the constraint can't be followed any further, if that is so.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
+    }
+
+    /// Returns the masks computed since the last call.
+    pub fn take_computed(&mut self) -> Computed {
+        std::mem::take(&mut self.computed)
     }
 
     /// Returns true if the output may end here.
@@ -231,8 +251,11 @@ impl Matcher {
 
     /// Computes the mask of the grammar alone.
     fn compute_constrained(&mut self) -> Result<(), SamplingError> {
-        let _watched = self.begin();
-        match self.grammar.compute_mask() {
+        let (_watched, begun) = (self.begin(), Instant::now());
+        let mask = self.grammar.compute_mask();
+        self.computed.masks += 1;
+        self.computed.took += begun.elapsed();
+        match mask {
             Ok(mask) => self.mask.extend_from_slice(mask.as_slice()),
             Err(error) => return Err(self.fail(error.to_string())),
         }

@@ -1,8 +1,11 @@
 //! Steps on the wire.
 
 use lockstep_adaptive::DepthRange;
-use lockstep_types::step::{
-    PlanPart, RankResult, SlotExtend, SlotOpen, SlotOutput, StageTimes, StepDigests, StepPlan,
+use lockstep_types::{
+    ConstraintWork,
+    step::{
+        PlanPart, RankResult, SlotExtend, SlotOpen, SlotOutput, StageTimes, StepDigests, StepPlan,
+    },
 };
 
 use crate::{WireError, mirror::mirror, pb::lockstep as pb};
@@ -24,12 +27,23 @@ mirror!(RankResult {
     forward_us,
     stages: filled,
     agreed_depth,
-    expected_us
+    expected_us,
+    constraints: filled
 });
 mirror!(StageTimes {
     draft_us,
     verify_us,
     extend_us
+});
+mirror!(ConstraintWork {
+    masks,
+    mask_us,
+    waits,
+    wait_us,
+    compiles,
+    cache_hits,
+    failures,
+    cut_drafts
 });
 mirror!(DepthRange { least, most });
 mirror!(StepDigests { tensor, world });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use lockstep_adaptive::DepthRange;
 use lockstep_proto::pb::lockstep as pb;
 use lockstep_types::{
+    ConstraintWork,
     constraint::{Constraint, ConstraintKind, Reasoning, Whitespace},
     drafter::{CorpusCommand, CorpusSize, DrafterCommand, DrafterReply, DrafterResult},
     generation::GenerationParams,
@@ -180,8 +181,10 @@ fn result() -> impl Strategy<Value = RankResult> {
     let stages = any::<(u32, u32, u32)>();
     let decided = any::<(Option<u32>, u32)>();
     let outputs = vec(row_output(), 0..6);
-    (any::<(u64, u64, u64, u64)>(), outputs, stages, decided).prop_map(
-        |((step, tensor, world, forward_us), outputs, stages, (agreed_depth, expected_us))| {
+    let numbers = (any::<(u64, u64, u64, u64)>(), any::<[u64; 8]>());
+    (numbers, outputs, stages, decided).prop_map(
+        |((numbers, worked), outputs, stages, (agreed_depth, expected_us))| {
+            let (step, tensor, world, forward_us) = numbers;
             let (draft_us, verify_us, extend_us) = stages;
             RankResult {
                 step,
@@ -195,6 +198,16 @@ fn result() -> impl Strategy<Value = RankResult> {
                 },
                 agreed_depth,
                 expected_us,
+                constraints: ConstraintWork {
+                    masks: worked[0],
+                    mask_us: worked[1],
+                    waits: worked[2],
+                    wait_us: worked[3],
+                    compiles: worked[4],
+                    cache_hits: worked[5],
+                    failures: worked[6],
+                    cut_drafts: worked[7],
+                },
             }
         },
     )

@@ -7,6 +7,7 @@ use lockstep_proto::pb::lockstep::{
     self as pb, GetLoadResponse, SpeculationLoad, StepTimes, TraceLoad,
 };
 use lockstep_traces::SpanCounts;
+use lockstep_types::ConstraintWork;
 
 use crate::depth_stats::DepthStats;
 
@@ -120,6 +121,8 @@ pub struct EngineFigures<'a> {
     pub retracted_requests: u32,
     /// By rank: total time of its steps, microseconds.
     pub rank_us: Vec<u64>,
+    /// Work of all leads for constraints.
+    pub constraints: ConstraintWork,
     /// Counts of spans; `None` if nothing is traced.
     pub traces: Option<SpanCounts>,
     /// Load of each DP rank, and the tokens that it generates per second.
@@ -163,6 +166,7 @@ pub fn response(load: &Load, rest: &EngineFigures<'_>) -> GetLoadResponse {
         retracted_requests: rest.retracted_requests,
         dp_ranks: rest.dp_ranks.iter().map(dp_rank).collect(),
         rank_us: rest.rank_us.clone(),
+        constraints: Some(rest.constraints.into()),
         traces: rest.traces.map(|counts| TraceLoad {
             exported: counts.exported,
             dropped: counts.dropped,

@@ -5,6 +5,7 @@
 //! `skip_special_tokens` and `no_stop_trim` have no effect here, as its contract wants.
 
 mod calls;
+mod constraints;
 mod convert;
 mod events;
 mod generate;

@@ -6,7 +6,7 @@ use lockstep_proto::pb::lockstep::{
     self as pb, DrafterCommand, GroupStart, ReloadWeights, WorkerHello, WorkerReady,
 };
 use lockstep_types::{
-    ParallelConfig,
+    ConstraintWork, ParallelConfig,
     step::{RankResult, StepPlan, StepResult},
 };
 
@@ -29,6 +29,8 @@ struct Member {
     done: u64,
     /// Total time of its steps, by the rank's own clock, microseconds.
     took_us: u64,
+    /// Its work for constraints.
+    constraints: ConstraintWork,
 }
 
 /// Result of a rank's answer.
@@ -145,6 +147,14 @@ impl WorkerGroup {
         self.members.iter().map(|member| member.took_us).collect()
     }
 
+    /// Returns the work of all ranks for constraints, since the start.
+    pub fn constraint_work(&self) -> ConstraintWork {
+        let mut sum = ConstraintWork::default();
+        let members = self.members.iter();
+        members.for_each(|member| sum += member.constraints);
+        sum
+    }
+
     /// Describes the ranks' backend, for people.
     pub fn describe(&self) -> String {
         let backend = |member: &Member| member.ready.as_ref().map(|ready| ready.backend.clone());
@@ -221,6 +231,7 @@ impl WorkerGroup {
         }
         member.done = step;
         member.took_us += result.forward_us;
+        member.constraints += result.constraints;
         let in_flight = self
             .steps
             .iter_mut()

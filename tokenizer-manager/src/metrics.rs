@@ -1,6 +1,8 @@
 //! Prometheus metrics of this process and of its server.
 
 mod connections;
+mod constraint_work;
+mod constraints;
 mod dp_ranks;
 mod engine_gauges;
 mod labels;
@@ -21,6 +23,7 @@ use std::{
 };
 
 pub use connections::render_connections;
+pub use constraints::{ConstraintMetrics, label as constraint_label};
 pub use labels::with_model;
 use lockstep_types::request::FinishReason;
 pub use memory::render_memory;
@@ -61,6 +64,7 @@ pub struct Metrics {
     recorder: Arc<PrometheusRecorder>,
     handle: PrometheusHandle,
     latencies: Latencies,
+    constraints: ConstraintMetrics,
     /// Number of log lines that all processes of this node have lost.
     lost_log_lines: Arc<AtomicU64>,
 }
@@ -145,6 +149,7 @@ impl Metrics {
             .build_recorder();
         let latencies = Latencies::new(&recorder);
         Ok(Self {
+            constraints: ConstraintMetrics::new(&recorder),
             handle: recorder.handle(),
             recorder: Arc::new(recorder),
             latencies,
@@ -155,6 +160,11 @@ impl Metrics {
     /// Returns handles for a choice.
     pub fn latencies(&self) -> Latencies {
         self.latencies.clone()
+    }
+
+    /// Returns handles for the compiler of constraints.
+    pub fn constraints(&self) -> ConstraintMetrics {
+        self.constraints.clone()
     }
 
     /// Counts one answered request.

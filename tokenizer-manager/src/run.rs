@@ -209,7 +209,11 @@ fn build(
         halt,
     );
     let app = App {
-        constraints: Constraints::new(&text.tokenizer, &config.model),
+        constraints: Constraints::new(
+            &text.tokenizer,
+            &config.model,
+            figures.metrics.constraints(),
+        ),
         config_hash: context.config_hash.clone(),
         ports: figures.ports.clone(),
         config,

@@ -77,13 +77,13 @@ impl Submission {
         let arrived = Instant::now();
         let ticket = app.admit()?;
         let mut checked = check_spec(&app.config, &spec)?;
-        checked.generation.constraint = constraint::check(app, &spec).await?;
         let stats = RequestStats::current();
         let trace = stats.as_deref().and_then(RequestStats::trace);
-        let sampling = &checked.generation.sampling;
-        let trace = trace.map(|request| trace::begin(request, app.model(), &spec, sampling));
+        let trace = trace
+            .map(|request| trace::begin(request, app.model(), &spec, &checked.generation.sampling));
         let inputs = std::mem::take(&mut spec.inputs);
         let submitted = async {
+            checked.generation.constraint = constraint::check(app, &spec, trace.as_deref()).await?;
             let prompts = {
                 let _span = trace.as_deref().map(|trace| trace.child("tokenize"));
                 tokenize::tokenize(&app.config, &app.text, &spec.fields, inputs).await?
@@ -95,7 +95,7 @@ impl Submission {
                 include_stop: spec.include_stop,
                 skip_special_tokens: spec.skip_special_tokens,
                 answer: spec.answer.clone(),
-                min_tokens: sampling.min_new_tokens as usize,
+                min_tokens: checked.generation.sampling.min_new_tokens as usize,
                 timeout: timeout(&spec, &app.config.timeouts),
                 arrived,
                 ticket: Arc::new(ticket),

@@ -99,6 +99,16 @@ names! {
     VERIFY_US = "lockstep.verify_us";
     /// Microseconds that the drafter took to use the outcomes, after the steps.
     EXTEND_US = "lockstep.extend_us";
+    /// Number of masks that a lead computed for constraints in these steps.
+    MASKS = "lockstep.constraint.masks";
+    /// Microseconds of these masks, a part of [`VERIFY_US`].
+    MASK_US = "lockstep.constraint.mask_us";
+    /// Microseconds that a step stood still until a constraint was compiled.
+    WAIT_US = "lockstep.constraint.wait_us";
+    /// Language of a constraint.
+    CONSTRAINT_KIND = "lockstep.constraint.kind";
+    /// True if a constraint had been compiled before.
+    CONSTRAINT_CACHED = "lockstep.constraint.cached";
     /// Microseconds for turning tokens into text.
     DETOKENIZE_US = "lockstep.detokenize_us";
     /// Number of times that tokens came.

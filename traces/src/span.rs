@@ -49,6 +49,17 @@ impl Span {
         self.span.set_attribute(KeyValue::new(name, value));
     }
 
+    /// Adds an event that happens now.
+    pub fn event<V: Into<Value>>(
+        &mut self,
+        name: &'static str,
+        about: impl IntoIterator<Item = (&'static str, V)>,
+    ) {
+        let about = about.into_iter();
+        let about = about.map(|(name, value)| KeyValue::new(name, value));
+        self.span.add_event(name, about.collect());
+    }
+
     /// Changes the name.
     pub fn rename(&mut self, name: impl Into<Cow<'static, str>>) {
         self.span.update_name(name);

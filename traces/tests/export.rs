@@ -36,6 +36,7 @@ fn spans_of_several_services_join_the_callers_trace() {
     let mut part = root.child("decode");
     let context = part.context();
     drop(worker.within(&part, "decode", SystemTime::now()));
+    part.event("step waits", [(names::RANK, 3), (names::WAIT_US, 250)]);
     part.fail("broken");
     drop((part, root));
     front.finish(LONG);
@@ -58,6 +59,11 @@ fn spans_of_several_services_join_the_callers_trace() {
     let part = named("lockstep-front", "decode");
     assert_eq!(part.parent_id, root.span_id);
     assert_eq!(part.error.as_deref(), Some("broken"));
+    let [(event, about)] = &part.events[..] else {
+        panic!("{:?}", part.events);
+    };
+    assert_eq!(event, "step waits");
+    assert_eq!(about[names::WAIT_US].to_string(), "250");
     assert_eq!(
         context.parent,
         format!("00-{}-{}-01", part.trace_id, part.span_id)

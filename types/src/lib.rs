@@ -16,6 +16,7 @@ pub mod step;
 
 mod checkpoint;
 mod connections;
+mod constraint_work;
 mod device;
 mod engine;
 mod error;
@@ -32,6 +33,7 @@ mod weight;
 
 pub use checkpoint::{CheckpointFormat, Fp8Checkpoint};
 pub use connections::ConnectionLimits;
+pub use constraint_work::ConstraintWork;
 pub use device::{CollectiveBackend, CollectiveConfig, DeviceConfig, DeviceKind, DeviceRoom};
 pub use engine::{
     AnswersConfig, EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,

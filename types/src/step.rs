@@ -11,7 +11,7 @@ use std::fmt;
 
 use lockstep_adaptive::DepthRange;
 
-use crate::{generation::GenerationParams, sampling::TokenLogprob};
+use crate::{ConstraintWork, generation::GenerationParams, sampling::TokenLogprob};
 
 /// One forward pass of all ranks.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -255,6 +255,8 @@ pub struct RankResult {
     /// Expected time of that step by the policy that decided its depth, microseconds; 0 if the
     /// policy does not say.
     pub expected_us: u32,
+    /// Work for constraints since the last step; none except on the lead of the DP rank.
+    pub constraints: ConstraintWork,
 }
 
 /// Time of a step by stage, in microseconds. All stages are zero on a rank that waits in its

@@ -3,9 +3,11 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod cases;
 mod forced;
 mod masks;
 mod reasoning;
 mod refusals;
 mod schemas;
+mod soak;
 mod support;

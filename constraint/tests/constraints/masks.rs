@@ -146,6 +146,26 @@ fn given_back_tokens_leave_no_mask() {
     }
 }
 
+/// Drafts behind a long output are given back without computing its masks again.
+#[test]
+fn giving_back_computes_one_mask_however_long_the_output_is() {
+    let mut matcher = matcher(&regex("[a-z ]*"));
+    let tokens = TOKENIZER.encode("a b c d e f g", false).unwrap();
+    for token in tokens.iter().cycle().take(5000) {
+        matcher.take(*token).unwrap();
+    }
+    let before = mask(&mut matcher);
+    matcher.take_computed();
+    for _ in 0..20 {
+        tokens
+            .iter()
+            .for_each(|token| matcher.take(*token).unwrap());
+        matcher.give_back(tokens.len()).unwrap();
+    }
+    assert_eq!(mask(&mut matcher), before);
+    assert_eq!(matcher.take_computed().masks, 1);
+}
+
 /// Behind the end there are only end tokens, and drafts behind it spoil nothing.
 #[test]
 fn a_finished_output_goes_on_with_end_tokens_alone() {

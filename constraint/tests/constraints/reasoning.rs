@@ -53,6 +53,22 @@ fn reasoning_is_free_until_its_mark() {
     take(&mut matcher, "42").unwrap();
 }
 
+/// A constrained part that has the marks as text has them, and fails nothing.
+#[test]
+fn an_expression_may_spell_the_marks() {
+    let constraint = Constraint {
+        after: behind(None, "</think>").after,
+        ..regex("<think>[a-z]+</think>")
+    };
+    check(&constraint).unwrap();
+    let mut matcher = COMPILER.matcher(&constraint).unwrap();
+    take(&mut matcher, "One <think> two </think>").unwrap();
+    take(&mut matcher, "<think>three</think>").unwrap();
+    assert_eq!(matcher.is_fulfilled(), Ok(true));
+    assert!(allows(matcher.allowed().unwrap(), ENDS[0]));
+    assert_eq!(matcher.failure(), None);
+}
+
 /// With an opening mark, the output may have reasoning or not.
 #[test]
 fn reasoning_may_be_left_out() {

@@ -17,6 +17,8 @@ BODIES = [
     {"messages": COUNT, "max_tokens": 32, "stream": True},
     {"messages": COUNT, "max_tokens": 10**6},
     {"messages": COUNT, "max_tokens": 24, "n": 2},
+    {"messages": COUNT, "max_tokens": 24, "regex": "[0-9, ]{1,40}"},
+    {"messages": COUNT, "max_tokens": 24, "regex": "(?=looks ahead)"},
 ]
 
 

@@ -117,6 +117,7 @@ impl Engine {
             steps: &self.steps,
             memory: self.group.memory(),
             rank_us: self.group.step_us(),
+            constraints: self.group.constraint_work(),
             traces: self.traces.counts(),
             generated_per_s: self.throughput.at(now, generated),
             retracted_requests: self.planner.retracted_requests(),

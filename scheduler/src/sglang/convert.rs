@@ -4,9 +4,14 @@
 //! makes no sense (`top_p`, `top_k`, `repetition_penalty`, `n`). `temperature` 0 means greedy,
 //! as in SGLang, whose clients always set it.
 
-use lockstep_proto::pb::sglang::grpc::scheduler::{GenerateRequest, SamplingParams as WireParams};
+use std::sync::Arc;
+
+use lockstep_proto::pb::sglang::grpc::scheduler::{
+    GenerateRequest, SamplingParams as WireParams, sampling_params::Constraint as Asked,
+};
 use lockstep_types::{EngineConfig, RequestLimits};
 use lockstep_types::{
+    constraint::{Constraint, ConstraintKind},
     generation::GenerationParams,
     request::Request,
     sampling::{LogprobParams, SamplingParams},
@@ -28,6 +33,14 @@ pub struct Call {
     pub logprobs: LogprobParams,
     /// Bytes of log-probabilities that each choice reserves before it begins.
     pub logprob_bytes: usize,
+}
+
+impl Call {
+    /// Returns the constraint of its choices, which is the same for all.
+    pub fn constraint(&self) -> Option<&Arc<Constraint>> {
+        let first = self.requests.first()?;
+        first.generation.constraint.as_ref()
+    }
 }
 
 /// Converts and checks a call. `seed` is drawn at random, for the protocol has none, and `room`
@@ -79,6 +92,7 @@ pub fn convert(
     let logprob_bytes = logprobs.reserve(input_ids.len(), max_new_tokens, is_limited);
     check_logprobs(logprob_bytes.saturating_mul(choices), room)?;
     let generation = GenerationParams {
+        constraint: constraint(given)?,
         sampling: sampling(params, config)?,
         logprobs,
         ..GenerationParams::default()
@@ -117,10 +131,6 @@ fn invalid(field: &str, message: &str) -> Status {
 }
 
 fn refuse_unsupported(wire: &GenerateRequest) -> Result<(), Status> {
-    let constraint = wire
-        .sampling_params
-        .as_ref()
-        .and_then(|params| params.constraint.as_ref());
     let custom = wire
         .sampling_params
         .as_ref()
@@ -137,10 +147,6 @@ fn refuse_unsupported(wire: &GenerateRequest) -> Result<(), Status> {
         ("return_hidden_states", wire.return_hidden_states),
         ("token_ids_logprob", !wire.token_ids_logprob.is_empty()),
         ("require_reasoning", wire.require_reasoning),
-        (
-            "sampling_params.constraint (regex, json_schema, ebnf_grammar, structural_tag)",
-            constraint.is_some(),
-        ),
         ("sampling_params.custom_params", custom.is_some()),
     ];
     match given.iter().find(|(_, given)| *given) {
@@ -149,6 +155,38 @@ fn refuse_unsupported(wire: &GenerateRequest) -> Result<(), Status> {
             "is not supported by this server; leave it out",
         )),
         None => Ok(()),
+    }
+}
+
+/// Returns the constraint that a call asks for. Whether it can be followed is checked later.
+fn constraint(params: Option<&WireParams>) -> Result<Option<Arc<Constraint>>, Status> {
+    let Some(asked) = params.and_then(|params| params.constraint.as_ref()) else {
+        return Ok(None);
+    };
+    let (kind, text) = match asked {
+        Asked::Regex(text) => (ConstraintKind::Regex, text),
+        Asked::JsonSchema(text) => (ConstraintKind::JsonSchema, text),
+        Asked::EbnfGrammar(_) | Asked::StructuralTag(_) => {
+            let instead = "is not supported by this server; use 'json_schema' or 'regex'";
+            return Err(invalid(field(asked), instead));
+        }
+    };
+    if params.is_some_and(|params| params.ignore_eos) {
+        return Err(invalid(
+            "sampling_params.ignore_eos",
+            "can't be used with a constraint: the output ends where it is fulfilled",
+        ));
+    }
+    Ok(Some(Arc::new(Constraint::new(kind, text.as_str()))))
+}
+
+/// Returns the name of the field that asks for a constraint.
+pub fn field(asked: &Asked) -> &'static str {
+    match asked {
+        Asked::Regex(_) => "sampling_params.regex",
+        Asked::JsonSchema(_) => "sampling_params.json_schema",
+        Asked::EbnfGrammar(_) => "sampling_params.ebnf_grammar",
+        Asked::StructuralTag(_) => "sampling_params.structural_tag",
     }
 }
 

@@ -29,6 +29,7 @@ use tonic::{Request, Response, Status, service::interceptor::InterceptedService}
 
 use super::{
     calls::Calls,
+    constraints::Constraints,
     convert::{Call, convert},
     events::{Batches, batches},
     generate::Responses,
@@ -51,6 +52,7 @@ pub struct Service {
     ctx: Arc<RoleContext>,
     commands: Commands,
     calls: Calls,
+    constraints: Constraints,
     operators: RequireBearer,
     budget: Arc<Budget>,
     /// Places for readers of the cache's changes.
@@ -68,6 +70,7 @@ impl Service {
         let clients = RequireBearer::client(&ctx.node);
         let service = Self {
             operators: RequireBearer::operator(&ctx.node),
+            constraints: Constraints::new(&ctx.engine.model),
             ctx,
             commands,
             calls: Calls::default(),
@@ -95,8 +98,15 @@ impl Service {
         let room = held.map_or(usize::MAX, RequestMemory::most);
         let call = convert(wire, &self.ctx.engine, rand::random(), room)?;
         let model = &self.ctx.engine.server.served_model_name;
-        let trace = trace.map(|trace| trace.asks(model, &request_id, &call));
-        self.submit(request_id, &call, held, trace).await
+        let (mut span, mut place) = (None, None);
+        if let Some(trace) = trace {
+            place = Some(trace.asks(model, &request_id, &call));
+            span = call.constraint().map(|_| trace.child("compile"));
+        }
+        if let Some(constraint) = call.constraint() {
+            self.constraints.check(constraint, span).await?;
+        }
+        self.submit(request_id, &call, held, place).await
     }
 
     async fn submit(

@@ -54,6 +54,12 @@ impl CallTrace {
         context
     }
 
+    /// Begins a part of the request to the model.
+    pub fn child(&self, name: &'static str) -> Span {
+        let inference = self.inference.as_ref().map(Inference::span);
+        inference.unwrap_or(&self.span).child(name)
+    }
+
     /// Notes a message that is sent.
     pub fn says(&mut self, message: &Result<GenerateResponse, Status>) {
         let message = match message {

@@ -34,6 +34,8 @@ struct RankTime {
     draft_us: i64,
     verify_us: i64,
     extend_us: i64,
+    masks: i64,
+    mask_us: i64,
 }
 
 /// The ranks, and the parts that wait for their answers.
@@ -54,10 +56,18 @@ impl Part {
         }
         if let Some(took) = self.took.get_mut(rank) {
             took.steps += 1;
-            took.step_us += i64::try_from(result.forward_us).unwrap_or(i64::MAX);
+            took.step_us += count(result.forward_us);
             took.draft_us += i64::from(result.stages.draft_us);
             took.verify_us += i64::from(result.stages.verify_us);
             took.extend_us += i64::from(result.stages.extend_us);
+            took.masks += count(result.constraints.masks);
+            took.mask_us += count(result.constraints.mask_us);
+        }
+        let (waits, wait_us) = (result.constraints.waits, result.constraints.wait_us);
+        if waits > 0 {
+            let about = [(names::RANK, rank as u64), (names::WAIT_US, wait_us)];
+            let about = about.map(|(name, value)| (name, count(value)));
+            self.span.event("step waits for a constraint", about);
         }
     }
 }
@@ -156,8 +166,19 @@ impl Ranks {
                 span.set(names::DRAFT_US, took.draft_us);
                 span.set(names::EXTEND_US, took.extend_us);
             }
+            if took.masks > 0 {
+                span.set(names::MASKS, took.masks);
+                span.set(names::MASK_US, took.mask_us);
+            }
             span.end_at(ended);
         }
         part.span.end_at(ended);
     }
 }
+
+fn count(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

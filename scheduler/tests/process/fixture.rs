@@ -25,7 +25,7 @@ use lockstep_proto::pb::lockstep::{
 use lockstep_types::drafter::{
     CorpusCommand, CorpusSize, DrafterCommand, DrafterReply, DrafterResult,
 };
-use lockstep_types::{Algorithms, EngineConfig, NodeConfig};
+use lockstep_types::{Algorithms, ConstraintWork, EngineConfig, NodeConfig};
 use lockstep_types::{
     request::{Output, Request},
     sampling::SamplingParams,
@@ -40,6 +40,18 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// Time that the simulated workers report for every step, microseconds.
 pub const FORWARD_US: u64 = 700;
+
+/// Work for constraints that the first simulated worker reports for every step.
+pub const CONSTRAINTS: ConstraintWork = ConstraintWork {
+    masks: 2,
+    mask_us: 30,
+    waits: 1,
+    wait_us: 400,
+    compiles: 3,
+    cache_hits: 4,
+    failures: 5,
+    cut_drafts: 6,
+};
 
 /// Bytes of weights that every simulated worker reports.
 pub const WEIGHT_BYTES: u64 = 3 << 30;
@@ -222,6 +234,9 @@ async fn work(
                 };
                 result.digests.tensor = plan.step;
                 result.forward_us = FORWARD_US;
+                if rank == 0 {
+                    result.constraints = CONSTRAINTS;
+                }
                 if !act(&plan, &mut result.digests) {
                     return Ok(());
                 }

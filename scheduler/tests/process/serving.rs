@@ -7,10 +7,13 @@ use std::sync::{
 
 use lockstep_planner::sim::{SimModel, run_alone};
 use lockstep_proto::pb::lockstep::{CheckHealthRequest, FlushCacheRequest, GetFiguresRequest};
-use lockstep_types::request::{ErrorKind, FinishReason, Request};
+use lockstep_types::{
+    ConstraintWork,
+    request::{ErrorKind, FinishReason, Request},
+};
 use tonic::Code;
 
-use crate::fixture::{FORWARD_US, Frontend, LIMIT, Scheduler, args, request};
+use crate::fixture::{CONSTRAINTS, FORWARD_US, Frontend, LIMIT, Scheduler, args, request};
 
 #[tokio::test]
 async fn every_request_gets_what_it_would_get_alone() {
@@ -54,6 +57,9 @@ async fn every_request_gets_what_it_would_get_alone() {
     assert_eq!(steps.sum_us, load.steps_total * FORWARD_US);
     // The other ranks' answers to the last steps may be on their way.
     assert_eq!(load.rank_us[0], steps.sum_us);
+    let mut worked = ConstraintWork::default();
+    (0..load.steps_total).for_each(|_| worked += CONSTRAINTS);
+    assert_eq!(load.constraints, Some(worked.into()));
     let told = |us: &u64| *us > 0 && *us <= steps.sum_us;
     assert!(load.rank_us.iter().all(told), "{:?}", load.rank_us);
     let flushed = frontend

@@ -292,9 +292,32 @@ async fn what_is_not_supported_is_refused_by_name() {
         ),
     ];
     type Change = fn(&mut SamplingParams);
-    let params: [(&str, Change); 6] = [
-        ("constraint", |params| {
+    let params: [(&str, Change); 11] = [
+        ("ebnf_grammar", |params| {
+            params.constraint = Some(Constraint::EbnfGrammar("root ::= \"a\"".into()));
+        }),
+        ("structural_tag", |params| {
+            params.constraint = Some(Constraint::StructuralTag("{}".into()));
+        }),
+        ("sampling_params.regex: ", |params| {
+            params.constraint = Some(Constraint::Regex("(?=a)".into()));
+            params.ignore_eos = false;
+        }),
+        (
+            "sampling_params.json_schema: at \"#/properties/a\": the keyword 'not' is not",
+            |params| {
+                let schema = r#"{"properties": {"a": {"not": {}}}}"#;
+                params.constraint = Some(Constraint::JsonSchema(schema.into()));
+                params.ignore_eos = false;
+            },
+        ),
+        ("json_schema: it has 70000 bytes", |params| {
+            params.constraint = Some(Constraint::JsonSchema(" ".repeat(70_000)));
+            params.ignore_eos = false;
+        }),
+        ("sampling_params.ignore_eos", |params| {
             params.constraint = Some(Constraint::Regex("a".into()));
+            params.ignore_eos = true;
         }),
         ("top_k", |params| params.top_k = -7),
         ("stream_interval", |params| params.stream_interval = Some(0)),

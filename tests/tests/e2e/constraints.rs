@@ -1,13 +1,22 @@
 //! Outputs that are held to a schema, an expression or a list, by every API.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
 use futures::StreamExt as _;
 use lockstep_proto::pb::lockstep::{
     Choices,
     generate_request::{Constraint, Input},
 };
 use lockstep_tests::{
-    body::{chat, completion},
+    body::{COUNTED, chat, completion, counting},
+    metrics::Metrics,
+    server::Server,
+    sse::{self, Event},
     turns,
+    wait::{LIMIT, until},
 };
 use serde_json::{Value, json};
 
@@ -171,6 +180,49 @@ async fn grpc_has_constraints_too() {
     }
 }
 
+/// The cost of constraints is told, and the number of refused ones.
+#[tokio::test]
+async fn constraints_are_counted() {
+    let (_turn, server) = (turns::alone().await, shared().await);
+    let before = server.metrics().await;
+    let fields = json!({"max_tokens": 90, "n": 2, "temperature": 1, "seed": 4,
+        "guided_regex": "[0-9]{2}, [0-9]{2}, [0-9]{2}, (one|two|three)"});
+    let body = completion("1, 2, 3, 4, 5, 6, 7,", &fields);
+    let path = "/v1/completions";
+    for _ in 0..2 {
+        server.ok(path, &body).await;
+    }
+    let mut refused = body;
+    refused["guided_regex"] = json!("(?=a)");
+    assert_eq!(server.post(path, &refused).await.status, 400);
+    let after = server.metrics().await;
+    let grown = |name: &str, labels: &[(&str, &str)]| {
+        let name = format!("lockstep_{name}");
+        let value = |metrics: &Metrics| match labels {
+            [] => metrics.sum(&name),
+            labels => metrics.sum_with(&name, labels),
+        };
+        value(&after) - value(&before)
+    };
+    let compiles = "front_constraint_compile_seconds_count";
+    assert_eq!(grown(compiles, &[("kind", "regex")]), 2.0, "one is refused");
+    assert_eq!(grown("front_constraint_cache_hits_total", &[]), 1.0);
+    let reasons = [("reason", "text")];
+    assert_eq!(grown("front_constraints_refused_total", &reasons), 1.0);
+    assert_eq!(grown("constraint_compiles_total", &[]), 1.0);
+    assert_eq!(grown("constraint_cache_hits_total", &[]), 3.0);
+    let tokens = grown("generated_tokens_total", &[]);
+    let masks = grown("constraint_masks_total", &[]);
+    assert!(
+        masks > 4.0 && masks <= tokens,
+        "{masks} for {tokens} tokens"
+    );
+    assert!(grown("constraint_mask_seconds_total", &[]) > 0.0);
+    // The model counts on.
+    assert!(grown("constraint_cut_drafts_total", &[]) > 0.0);
+    assert_eq!(grown("constraint_failures_total", &[]), 0.0);
+}
+
 /// The error names the field, the keyword and its place.
 #[tokio::test]
 async fn a_schema_that_is_not_obeyed_is_refused_before_it_queues() {
@@ -187,4 +239,98 @@ async fn a_schema_that_is_not_obeyed_is_refused_before_it_queues() {
         "Invalid JSON schema for 'response_format': at \"#/properties/a\": the keyword \
          'uniqueItems' is not supported; leave it out."
     );
+}
+
+/// A constraint that costs much, and the status that its request gets.
+fn hostile() -> Vec<(&'static str, Value, u16)> {
+    let nested = |levels| (0..levels).fold(json!({}), |inner, _| json!({"items": inner}));
+    let doubled = (0..14).fold(
+        json!({"type": "integer"}),
+        |inner, _| json!({"anyOf": [inner, {"type": "array", "items": inner}]}),
+    );
+    let optional = |count: usize| -> Value {
+        let each = (0..count).map(|at| (format!("p{at}"), json!({"type": "integer"})));
+        json!({"type": "object", "properties": each.collect::<serde_json::Map<_, _>>()})
+    };
+    let values: Vec<_> = (0..5000).map(|at| format!("v{at}")).collect();
+    let crossed: Vec<_> = ["a", "b", "c"]
+        .map(|letter| json!({"pattern": format!(".*{letter}.*")}))
+        .into();
+    vec![
+        ("regex", json!("(a|aa)+b"), 200),
+        ("regex", json!("(a*)*b"), 200),
+        ("regex", json!("(x+x+)+y"), 200),
+        ("regex", json!("(.|\\n)*a(.|\\n){20}"), 200),
+        ("regex", json!("(.|\\n)*a(.|\\n){200}"), 200),
+        ("regex", json!("((a{0,100}){0,100}){0,100}"), 400),
+        ("regex", json!("\\w{50,1000}"), 200),
+        ("json_schema", json!({"enum": values}), 400),
+        ("json_schema", optional(200), 200),
+        ("json_schema", optional(1000), 400),
+        ("json_schema", json!({"multipleOf": 7919}), 400),
+        ("json_schema", json!({"multipleOf": 999_983}), 400),
+        (
+            "structured_outputs",
+            json!({"grammar": "s: s s | \"a\""}),
+            400,
+        ),
+        (
+            "json_schema",
+            json!({"type": "string", "minLength": 9, "allOf": crossed}),
+            400,
+        ),
+        ("json_schema", nested(400), 400),
+        (
+            "json_schema",
+            json!({"type": "array", "minItems": 100_000}),
+            200,
+        ),
+        (
+            "json_schema",
+            json!({"type": "string", "minLength": 1_000_000}),
+            200,
+        ),
+        ("json_schema", doubled, 400),
+        ("json_schema", json!({"$ref": "#"}), 400),
+    ]
+}
+
+/// Streams the same chat again and again, until `stop`. Each has the same text, and `chunks`
+/// counts what came.
+async fn neighbour(server: Arc<Server>, chunks: Arc<AtomicUsize>, stop: Arc<AtomicBool>) {
+    let body = counting(&json!({"stream": true, "max_tokens": 60}));
+    while !stop.load(Ordering::SeqCst) {
+        let mut events = server.stream(CHAT, &body).await;
+        let mut came = Vec::new();
+        while let Event::Json(chunk) = events.next().await {
+            came.push(chunk);
+            chunks.fetch_add(1, Ordering::SeqCst);
+        }
+        assert_eq!(sse::text(&came, 0), COUNTED);
+    }
+}
+
+/// Whatever a constraint costs, its request is answered, and a stream beside it goes on, with its
+/// text unchanged.
+#[tokio::test]
+async fn hostile_constraints_disturb_no_neighbour() {
+    let (_turn, server) = (turns::shared().await, shared().await);
+    let (chunks, stop) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+    let beside = neighbour(server.clone(), chunks.clone(), stop.clone());
+    let beside = tokio::spawn(beside);
+    for (field, constraint, status) in hostile() {
+        let mut fields = json!({"max_tokens": 24, "temperature": 1, "seed": 1});
+        fields[field] = constraint.clone();
+        let before = chunks.load(Ordering::SeqCst);
+        let body = completion("It is", &fields);
+        let answer = server.post("/v1/completions", &body).await;
+        let shown: String = constraint.to_string().chars().take(90).collect();
+        assert_eq!(answer.status, status, "{shown}: {}", answer.text);
+        until("the neighbour's next token", LIMIT, async || {
+            (chunks.load(Ordering::SeqCst) > before).then_some(())
+        })
+        .await;
+    }
+    stop.store(true, Ordering::SeqCst);
+    beside.await.expect("the neighbour's texts are its own");
 }

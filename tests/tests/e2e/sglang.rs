@@ -6,10 +6,11 @@ use lockstep_proto::pb::{
     sglang::grpc::scheduler::{
         GenerateRequest, GetLoadsRequest, GetModelInfoRequest, GetServerInfoRequest,
         HealthCheckRequest, SamplingParams, TokenizedInput, generate_response::Response,
+        sampling_params::Constraint,
     },
     smg::grpc::common::GetTokenizerRequest,
 };
-use lockstep_tests::{MODEL, turns};
+use lockstep_tests::{MODEL, server::Server, turns};
 use serde_json::json;
 
 use crate::shared;
@@ -34,6 +35,57 @@ pub fn greedy(request_id: &str, input_ids: Vec<u32>, tokens: u32) -> GenerateReq
         stream: true,
         ..GenerateRequest::default()
     }
+}
+
+/// Returns the text of a call's whole output.
+async fn text(server: &Server, request: GenerateRequest) -> String {
+    let stream = server.sglang().await.generate(request).await;
+    let mut messages = stream.expect("accepted").into_inner();
+    let mut tokens = None;
+    while let Some(message) = messages.next().await {
+        if let Some(Response::Complete(complete)) = message.expect("a message").response {
+            assert_eq!(complete.finish_reason, "stop");
+            tokens = Some(complete.output_ids);
+        }
+    }
+    let body = json!({"tokens": tokens.expect("an end"), "skip_special_tokens": true});
+    let answer = server.ok("/detokenize", &body).await;
+    answer["prompt"].as_str().expect("a text").to_owned()
+}
+
+/// The same grammars as over HTTP, compiled before the call queues.
+#[tokio::test]
+async fn its_calls_can_be_held_to_a_schema_or_an_expression() {
+    let (_turn, server) = (turns::shared().await, shared().await);
+    let body = json!({"prompt": "It is"});
+    let prompt = server.ok("/tokenize", &body).await["tokens"].clone();
+    let prompt: Vec<u32> = serde_json::from_value(prompt).expect("tokens");
+    let call = |id: &str, constraint, temperature| {
+        let mut request = greedy(id, prompt.clone(), 200);
+        if let Some(params) = &mut request.sampling_params {
+            params.constraint = Some(constraint);
+            params.temperature = temperature;
+        }
+        request
+    };
+    let digits = |text: &str| text.len() == 7 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let schema = r#"{"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 2}"#;
+    for (number, temperature) in [0.0, 1.0, 2.0].into_iter().enumerate() {
+        let regex = Constraint::Regex("[0-9]{7}".to_owned());
+        let said = text(&server, call(&format!("r{number}"), regex, temperature)).await;
+        assert!(digits(&said), "{said}");
+        let schema = Constraint::JsonSchema(schema.to_owned());
+        let said = text(&server, call(&format!("s{number}"), schema, temperature)).await;
+        let value: serde_json::Result<[bool; 2]> = serde_json::from_str(&said);
+        assert!(value.is_ok(), "{said}");
+    }
+    let refused = Constraint::JsonSchema(r#"{"items": {"uniqueItems": true}}"#.to_owned());
+    let refused = call("refused", refused, 0.0);
+    let status = server.sglang().await.generate(refused).await;
+    let status = status.expect_err("a keyword");
+    assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status}");
+    let named = "sampling_params.json_schema: at \"#/items\": the keyword 'uniqueItems'";
+    assert!(status.message().starts_with(named), "{status}");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use futures::StreamExt;
 use lockstep_process::exit;
-use lockstep_proto::pb::lockstep::generate_request::Input;
+use lockstep_proto::pb::lockstep::generate_request::{Constraint, Input};
 use lockstep_tests::{
     MODEL,
     body::{COUNTED, counting},
@@ -244,6 +244,26 @@ async fn over_grpc(server: &Server, collector: &Collector) {
         ((SCHEDULER, "request", &*asked), 1),
     ];
     assert_eq!(parents(&own), front.into_iter().chain(ENGINE).collect());
+
+    let mut request = grpc::greedy(Input::Text("It is".to_owned()), 9);
+    request.constraint = Some(Constraint::Regex("[0-9]{5}".to_owned()));
+    let mut call = Request::new(request);
+    call.metadata_mut().insert("traceparent", metadata(6));
+    let answers = server.inference().await.generate(call).await;
+    let answers: Vec<_> = answers.expect("accepted").into_inner().collect().await;
+    assert!(answers.iter().all(Result::is_ok));
+    let own = spans(collector, 6, 13).await;
+    let with = [((FRONT, "compile", &*asked), 1)];
+    let all = front.into_iter().chain(ENGINE).chain(with);
+    assert_eq!(parents(&own), all.collect());
+    let compiled = [
+        ("lockstep.constraint.kind", "regex"),
+        ("lockstep.constraint.cached", "false"),
+    ];
+    expect(named(&own, FRONT, "compile"), &compiled);
+    let masks = own.iter().filter(|span| span.service == WORKER);
+    let masks = masks.filter_map(|span| span.text("lockstep.constraint.masks").parse::<u64>().ok());
+    assert!(masks.sum::<u64>() >= 1, "{own:?}");
 
     let mut call = Request::new(sglang::greedy("chatcmpl-traced", vec![5, 6, 7], 5));
     call.metadata_mut().insert("traceparent", metadata(4));

@@ -33,6 +33,8 @@ pub struct CollectedSpan {
     pub end: u64,
     /// Attributes by name.
     pub attributes: BTreeMap<String, Value>,
+    /// Events: their names and their attributes.
+    pub events: Vec<(String, BTreeMap<String, Value>)>,
     /// Description of the failure, if the span failed.
     pub error: Option<String>,
 }
@@ -114,6 +116,11 @@ fn collected(service: String, instance: String, span: Span) -> CollectedSpan {
         start: span.start_time_unix_nano,
         end: span.end_time_unix_nano,
         attributes: values(span.attributes),
+        events: span
+            .events
+            .into_iter()
+            .map(|event| (event.name, values(event.attributes)))
+            .collect(),
         error: failed.map(|status| status.message),
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use lockstep_proto::pb::lockstep::{DepthLoad, GetLoadResponse, SpeculationLoad, StepTimes};
 
-use super::dp_ranks;
+use super::{constraint_work::constrained, dp_ranks};
 
 /// A series: name, description, accessor of the value.
 type Series = (&'static str, &'static str, fn(&GetLoadResponse) -> u64);
@@ -103,6 +103,7 @@ pub fn render_load(load: &GetLoadResponse) -> String {
         }
     }
     ranks(&mut out, &load.rank_us);
+    constrained(&mut out, &load.constraints.unwrap_or_default());
     if let Some(speculation) = &load.speculation {
         speculated(&mut out, speculation);
         if let Some(depths) = &speculation.depths {

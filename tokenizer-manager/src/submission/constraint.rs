@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use lockstep_constraint::ConstraintError;
+use lockstep_traces::names;
 use lockstep_types::{
     constraint::Constraint,
     request::{ErrorKind, RequestError},
@@ -12,13 +13,19 @@ use super::{ConstraintSpec, GenerateSpec};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
+    metrics::constraint_label,
+    request_trace::InferenceTrace,
 };
 
 /// Compiles a request's constraint.
 ///
 /// # Errors
 /// 400 that names the field, and the keyword of a schema, if it can't be followed.
-pub(super) async fn check(app: &App, spec: &GenerateSpec) -> ApiResult<Option<Arc<Constraint>>> {
+pub(super) async fn check(
+    app: &App,
+    spec: &GenerateSpec,
+    trace: Option<&InferenceTrace>,
+) -> ApiResult<Option<Arc<Constraint>>> {
     let Some(asked) = &spec.constraint else {
         return Ok(None);
     };
@@ -38,8 +45,17 @@ pub(super) async fn check(app: &App, spec: &GenerateSpec) -> ApiResult<Option<Ar
         whitespace: asked.whitespace,
         after: asked.after.clone(),
     });
+    let mut span = trace.map(|trace| trace.child("compile"));
     let checked = app.constraints.check(constraint.clone()).await;
-    checked.map_err(|error| refused(asked, &error))?;
+    if let Some(span) = &mut span {
+        span.set(names::CONSTRAINT_KIND, constraint_label(asked.kind));
+        match &checked.result {
+            Ok(()) => span.set(names::CONSTRAINT_CACHED, checked.compiled.is_none()),
+            Err(error) => span.fail(error.to_string()),
+        }
+    }
+    drop(span);
+    checked.result.map_err(|error| refused(asked, &error))?;
     Ok(Some(constraint))
 }
 

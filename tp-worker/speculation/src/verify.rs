@@ -5,7 +5,7 @@
 //! Parents come before children, so one look at each row of logits is enough in every mode.
 
 use lockstep_sampling::{
-    Request, Sampler, SamplingError, TokenConstraint, TokenHistory, token_logprob,
+    Request, Sampler, SamplingError, TokenConstraint, TokenHistory, allows, token_logprob,
 };
 use lockstep_types::Verification;
 use lockstep_types::sampling::{SamplingParams, TokenLogprob};
@@ -72,6 +72,9 @@ pub struct Verified {
     pub tokens: Vec<u32>,
     /// Log-probabilities of `tokens`; empty unless they are reported.
     pub logprobs: Vec<TokenLogprob>,
+    /// Number of drafted tokens that the constraint forbade where their parents' logits decided
+    /// something. It is counted for reports alone.
+    pub cut: u32,
 }
 
 /// The rule that decides a row.
@@ -96,6 +99,7 @@ impl Verifier {
                 path: Vec::with_capacity(max_nodes),
                 tokens: Vec::with_capacity(max_nodes + 1),
                 logprobs: Vec::new(),
+                cut: 0,
             },
             law: Vec::with_capacity(vocab),
             block: block::Block::default(),
@@ -112,6 +116,7 @@ impl Verifier {
         self.verified.path.clear();
         self.verified.tokens.clear();
         self.verified.logprobs.clear();
+        self.verified.cut = 0;
         self.block.begin();
     }
 
@@ -132,6 +137,7 @@ impl Verifier {
             return Ok(());
         }
         self.current = None;
+        self.verified.cut += cut(number, row);
         let decided = match self.rule {
             Rule::Coupled => self.coupled(number, logits, row, sampler),
             Rule::Recursive => self.recursive(number, logits, row, sampler),
@@ -242,6 +248,24 @@ fn drafted(row: &VerifyRow<'_>, parent: u32, token: u32) -> Option<u32> {
     children(row.drafts.nodes(row.row), parent)
         .find(|(_, node)| node.token == token)
         .map(|(child, _)| child)
+}
+
+/// Returns the number of tokens drafted after `parent` that the row's constraint forbids there.
+/// The mask is the one that the row's decision needs anyway.
+fn cut(parent: u32, row: &mut VerifyRow<'_>) -> u32 {
+    let nodes = row.drafts.nodes(row.row);
+    let mut drafted = children(nodes, parent).peekable();
+    let Some(constraint) = row.constraint.as_mut().filter(|_| drafted.peek().is_some()) else {
+        return 0;
+    };
+    // One that fails is told of by the decision.
+    let Ok(allowed) = constraint.allowed() else {
+        return 0;
+    };
+    drafted
+        .filter(|(_, node)| !allows(allowed, node.token))
+        .map(|_| 1)
+        .sum()
 }
 
 /// Returns the children of `parent`, with their numbers.

@@ -8,13 +8,13 @@ use std::{
         mpsc::{self, Receiver},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use lockstep_constraint::{Compiler, ConstraintError, Lookahead, Matcher, Vocabulary};
 use lockstep_sampling::{SamplingError, TokenConstraint};
 use lockstep_text::Tokenizer;
-use lockstep_types::{ModelConfig, constraint::Constraint, step::SlotOpen};
+use lockstep_types::{ConstraintWork, ModelConfig, constraint::Constraint, step::SlotOpen};
 
 /// Longest time that a step waits for a constraint. The front has refused constraints that take
 /// long to compile, so only a machine that stands still takes it.
@@ -24,6 +24,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Constraints {
     source: Arc<Source>,
+    /// Work since the last step.
+    pub work: ConstraintWork,
 }
 
 /// The model's vocabulary, read when it is first needed.
@@ -56,7 +58,7 @@ impl Source {
     }
 
     /// Makes the state of an output that has these tokens already.
-    fn state(&self, constraint: &Constraint, output: &[u32]) -> Result<Box<State>, String> {
+    fn begin(&self, constraint: &Constraint, output: &[u32]) -> Result<Box<Followed>, String> {
         let compiler = self.compiler().map_err(|error| error.to_string())?;
         let matcher = compiler.matcher(constraint);
         let mut matcher = matcher.map_err(|error| error.to_string())?;
@@ -72,7 +74,7 @@ impl Source {
             // If it fails, it drafts nothing.
             let _ = ahead.follow(output);
         }
-        Ok(Box::new(State { matcher, ahead }))
+        Ok(Box::new(Followed { matcher, ahead }))
     }
 }
 
@@ -87,7 +89,17 @@ impl Constraints {
                 drafts,
                 compiler: OnceLock::new(),
             }),
+            work: ConstraintWork::default(),
         }
+    }
+
+    /// Returns the work since the last call.
+    pub fn take_work(&mut self) -> ConstraintWork {
+        let mut work = std::mem::take(&mut self.work);
+        if let Some(Ok(compiler)) = self.source.compiler.get() {
+            [work.compiles, work.cache_hits] = compiler.take_made();
+        }
+        work
     }
 
     /// Begins to read the vocabulary.
@@ -108,75 +120,117 @@ impl Constraints {
     pub fn open(&self, open: &SlotOpen) -> Option<SlotConstraint> {
         let constraint = open.generation.constraint.clone()?;
         let output = open.token_ids[open.prompt_len as usize..].to_vec();
-        let (source, (made, matcher)) = (self.source.clone(), mpsc::channel());
+        let (source, (made, coming)) = (self.source.clone(), mpsc::channel());
         let make = move || {
-            let _ = made.send(source.state(&constraint, &output));
+            let _ = made.send(source.begin(&constraint, &output));
         };
         let thread = thread::Builder::new().name("constraint".to_owned());
         Some(match thread.spawn(make) {
-            Ok(_) => SlotConstraint::Coming(matcher),
-            Err(error) => SlotConstraint::Failed(error.to_string()),
+            Ok(_) => SlotConstraint::new(State::Coming(coming)),
+            Err(error) => SlotConstraint::new(State::Failed(error.to_string())),
         })
     }
 }
 
 /// State of one constrained output.
 #[derive(Debug)]
-pub enum SlotConstraint {
+pub struct SlotConstraint {
+    state: State,
+    /// Time that a step stood still for it, and has not reported.
+    waited: Option<Duration>,
+    /// True once it was told that the constraint can't be followed.
+    told: bool,
+}
+
+#[derive(Debug)]
+enum State {
     /// It is being compiled, while the prompt is computed.
-    Coming(Receiver<Result<Box<State>, String>>),
+    Coming(Receiver<Result<Box<Followed>, String>>),
     /// It takes tokens.
-    Ready(Box<State>),
+    Ready(Box<Followed>),
     /// There is none, for this reason.
     Failed(String),
 }
 
 /// A constraint that is followed.
 #[derive(Debug)]
-pub struct State {
+struct Followed {
     matcher: Matcher,
     /// Walks along drafts; `None` where nothing is drafted.
     ahead: Option<Lookahead>,
 }
 
 impl SlotConstraint {
+    fn new(state: State) -> Self {
+        Self {
+            state,
+            waited: None,
+            told: false,
+        }
+    }
+
+    /// Adds the work since the last call.
+    pub fn report(&mut self, work: &mut ConstraintWork) {
+        if let Some(waited) = self.waited.take() {
+            work.waits += 1;
+            work.wait_us += micros(waited);
+        }
+        if let State::Ready(followed) = &mut self.state {
+            let computed = followed.matcher.take_computed();
+            work.masks += computed.masks;
+            work.mask_us += micros(computed.took);
+        }
+    }
+
     /// Returns the state as the verifier sees it.
     pub fn as_constraint(&mut self) -> &mut dyn TokenConstraint {
         self
     }
 
-    /// Returns why the constraint can't be followed, if that is so.
-    pub fn failure(&self) -> Option<&str> {
-        match self {
-            Self::Coming(_) => None,
-            Self::Ready(state) => state.matcher.failure(),
-            Self::Failed(why) => Some(why),
-        }
+    /// Returns why the constraint can't be followed, if that is so and was not told before.
+    pub fn failure(&mut self) -> Option<&str> {
+        let failure = match &self.state {
+            State::Coming(_) => None,
+            State::Ready(followed) => followed.matcher.failure(),
+            State::Failed(why) => Some(why.as_str()),
+        };
+        let told = self.told;
+        self.told |= failure.is_some();
+        failure.filter(|_| !told)
     }
 
     fn matcher(&mut self) -> Result<&mut Matcher, SamplingError> {
-        if let Self::Coming(coming) = self {
-            *self = match coming.recv_timeout(LONGEST_WAIT) {
-                Ok(Ok(state)) => Self::Ready(state),
-                Ok(Err(why)) => Self::Failed(why),
-                Err(_) => Self::Failed("compiling it takes too long".to_owned()),
+        if let State::Coming(coming) = &self.state {
+            let made = match coming.try_recv() {
+                Ok(made) => Some(made),
+                Err(_) => {
+                    let begun = Instant::now();
+                    let made = coming.recv_timeout(LONGEST_WAIT);
+                    self.waited = Some(begun.elapsed());
+                    made.ok()
+                }
+            };
+            self.state = match made {
+                Some(Ok(followed)) => State::Ready(followed),
+                Some(Err(why)) => State::Failed(why),
+                None => State::Failed("compiling it takes too long".to_owned()),
             };
         }
-        match self {
-            Self::Ready(state) => Ok(&mut state.matcher),
-            Self::Coming(_) | Self::Failed(_) => Err(SamplingError::Constraint),
+        match &mut self.state {
+            State::Ready(followed) => Ok(&mut followed.matcher),
+            State::Coming(_) | State::Failed(_) => Err(SamplingError::Constraint),
         }
     }
 
     /// Fills the empty `chain` with the text that is forced behind `output`, at most `most`
     /// tokens. Returns true if nothing else may be drafted: the chain is full, or ends the output.
     pub fn force(&mut self, output: &[u32], chain: &mut Vec<u32>, most: usize) -> bool {
-        let Self::Ready(state) = self else {
+        let State::Ready(followed) = &mut self.state else {
             return false;
         };
         // The mask of this place is wanted in any case, so a text that is free costs nothing.
-        let forced = state.matcher.forced();
-        let (Some(first), Some(ahead)) = (forced, &mut state.ahead) else {
+        let forced = followed.matcher.forced();
+        let (Some(first), Some(ahead)) = (forced, &mut followed.ahead) else {
             return false;
         };
         if ahead.is_end(first) {
@@ -190,9 +244,9 @@ impl SlotConstraint {
     /// Makes a chain of drafts follow the constraint, as [`Lookahead::guide`] does. Returns the
     /// number of drafts that are left.
     pub fn guide(&mut self, output: &[u32], chain: &mut Vec<u32>, most: usize) -> usize {
-        let ahead = match self {
-            Self::Ready(state) => state.ahead.as_mut(),
-            Self::Coming(_) | Self::Failed(_) => None,
+        let ahead = match &mut self.state {
+            State::Ready(followed) => followed.ahead.as_mut(),
+            State::Coming(_) | State::Failed(_) => None,
         };
         ahead.map_or(chain.len(), |ahead| ahead.guide(output, chain, most))
     }
@@ -210,4 +264,8 @@ impl TokenConstraint for SlotConstraint {
     fn give_back(&mut self, tokens: usize) -> Result<(), SamplingError> {
         self.matcher()?.give_back(tokens)
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

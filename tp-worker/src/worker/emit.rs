@@ -4,7 +4,7 @@ use lockstep_backend::{ChoiceBatch, Chosen};
 use lockstep_model::{LogitBlock, LogitSink};
 use lockstep_sampling::{Sampler, token_logprob};
 use lockstep_speculation::{Drafts, Verifier, VerifyRow};
-use lockstep_types::step::SlotOutput;
+use lockstep_types::{ConstraintWork, step::SlotOutput};
 
 use super::{
     batch::{BatchBuffers, LogitUse, Wanted},
@@ -27,6 +27,8 @@ pub struct Emitter<'a> {
     pub verifier: &'a mut Verifier,
     pub outputs: &'a mut [SlotOutput],
     pub outcomes: &'a mut Outcomes,
+    /// Work for constraints so far.
+    pub constraints: &'a mut ConstraintWork,
 }
 
 impl LogitSink for Emitter<'_> {
@@ -97,9 +99,15 @@ impl Emitter<'_> {
         let verified = last.then(|| self.verifier.finish(&mut row));
         slot.failed |= node.is_err();
         let Some(verified) = verified else { return };
+        if let Some(constraint) = &mut slot.constraint {
+            constraint.report(self.constraints);
+            self.constraints.cut_drafts += u64::from(verified.cut);
+        }
         if slot.failed || verified.tokens.is_empty() {
             slot.failed = true;
-            if let Some(why) = slot.constraint.as_ref().and_then(SlotConstraint::failure) {
+            let failure = slot.constraint.as_mut().and_then(SlotConstraint::failure);
+            if let Some(why) = failure {
+                self.constraints.failures += 1;
                 tracing::warn!(slot = task.slot, why, "a constraint can't be followed");
             }
             self.outcomes.set(task.choice, None);

@@ -70,6 +70,7 @@ impl<B: Backend + 'static> Worker<B> {
             stages,
             agreed_depth: decided.map(|(depth, _)| depth),
             expected_us: decided.map_or(0, |(_, expected)| expected),
+            constraints: self.constraints.take_work(),
         })
     }
 
@@ -203,6 +204,7 @@ impl<B: Backend + 'static> Worker<B> {
             verifier: &mut self.verifier,
             outputs: &mut outputs,
             outcomes: &mut self.outcomes,
+            constraints: &mut self.constraints.work,
         };
         // The batch borrows the page tables while the emitter changes slots, so the tables are
         // handed out for the pass.

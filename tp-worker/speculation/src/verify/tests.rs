@@ -174,6 +174,24 @@ impl Setup {
         (result, verified, history)
     }
 
+    /// Counts the drafts that the rule forbids behind the root and the nodes of the path.
+    fn forbidden(&self, drafts: &Drafts, verified: &Verified) -> u32 {
+        let Some(mut rule) = self.rule.map(Rule::of) else {
+            return 0;
+        };
+        let nodes = [0].into_iter().chain(verified.path.iter().copied());
+        let mut count = 0;
+        for (node, token) in nodes.zip(&verified.tokens) {
+            let allowed = rule.allowed().unwrap()[0];
+            let children = drafts.nodes(1).iter().filter(|child| child.parent == node);
+            count += children
+                .filter(|child| allowed >> child.token & 1 == 0)
+                .count();
+            rule.take(*token).unwrap();
+        }
+        count as u32
+    }
+
     /// Checks the rules for every row that succeeds.
     fn check(&self, drafts: &Drafts, verified: &Verified, history: &TokenHistory) {
         let nodes = drafts.nodes(1);
@@ -288,6 +306,7 @@ proptest! {
         let (tokens, logprobs) = setup.plain(verified.tokens.len(), 2);
         prop_assert_eq!(&verified.tokens, &tokens);
         prop_assert_eq!(&verified.logprobs, &logprobs);
+        prop_assert_eq!(verified.cut, setup.forbidden(&drafts, &verified));
         // The path ends only where no child has the token.
         let last = verified.path.last().copied().unwrap_or(0);
         let end = verified.tokens.last().copied();

@@ -1,0 +1,112 @@
+//! Metrics of the constraints that this process compiles.
+
+use lockstep_constraint::{Checked, ConstraintError};
+use lockstep_types::constraint::ConstraintKind;
+use metrics::{Counter, Histogram, Key, Label, Recorder};
+use metrics_exporter_prometheus::PrometheusRecorder;
+
+use super::METADATA;
+
+const COMPILES: &str = "lockstep_front_constraint_compile_seconds";
+const HITS: &str = "lockstep_front_constraint_cache_hits_total";
+const REFUSED: &str = "lockstep_front_constraints_refused_total";
+
+/// Handles by which constraints are counted.
+#[derive(Debug, Clone)]
+pub struct ConstraintMetrics {
+    json_schemas: Histogram,
+    regexes: Histogram,
+    grammars: Histogram,
+    choices: Histogram,
+    hits: Counter,
+    keyword: Counter,
+    text: Counter,
+    slow: Counter,
+    busy: Counter,
+    model: Counter,
+}
+
+impl ConstraintMetrics {
+    pub(super) fn new(recorder: &PrometheusRecorder) -> Self {
+        recorder.describe_histogram(
+            COMPILES.into(),
+            None,
+            "Compiling of a constraint, refused ones included, by its language.".into(),
+        );
+        recorder.describe_counter(
+            HITS.into(),
+            None,
+            "Constraints of requests that had been compiled before.".into(),
+        );
+        recorder.describe_counter(
+            REFUSED.into(),
+            None,
+            "Requests refused for their constraint: for a keyword of its schema, anything else \
+             in its text, the time that it takes, too many others, or the model."
+                .into(),
+        );
+        let compiles = |kind: ConstraintKind| {
+            let key = Key::from_parts(COMPILES, vec![Label::new("kind", label(kind))]);
+            recorder.register_histogram(&key, &METADATA)
+        };
+        let refused = |reason: &'static str| {
+            let key = Key::from_parts(REFUSED, vec![Label::new("reason", reason)]);
+            recorder.register_counter(&key, &METADATA)
+        };
+        Self {
+            json_schemas: compiles(ConstraintKind::JsonSchema),
+            regexes: compiles(ConstraintKind::Regex),
+            grammars: compiles(ConstraintKind::Lark),
+            choices: compiles(ConstraintKind::Choice),
+            hits: recorder.register_counter(&Key::from_static_name(HITS), &METADATA),
+            keyword: refused("keyword"),
+            text: refused("text"),
+            slow: refused("slow"),
+            busy: refused("busy"),
+            model: refused("model"),
+        }
+    }
+
+    /// Counts a constraint that was checked.
+    pub fn count(&self, kind: ConstraintKind, checked: &Checked) {
+        match (checked.compiled, &checked.result) {
+            (None, Ok(())) => self.hits.increment(1),
+            (None, Err(_)) => {}
+            (Some(took), _) => self.times(kind).record(took),
+        }
+        if let Err(error) = &checked.result {
+            self.refused(error);
+        }
+    }
+
+    fn times(&self, kind: ConstraintKind) -> &Histogram {
+        match kind {
+            ConstraintKind::JsonSchema => &self.json_schemas,
+            ConstraintKind::Regex => &self.regexes,
+            ConstraintKind::Lark => &self.grammars,
+            ConstraintKind::Choice => &self.choices,
+        }
+    }
+
+    /// Counts a refusal by its reason. Keywords are no labels, since clients may write any.
+    fn refused(&self, error: &ConstraintError) {
+        let counter = match error {
+            ConstraintError::Refused { .. } if error.keyword().is_some() => &self.keyword,
+            ConstraintError::Refused { .. } => &self.text,
+            ConstraintError::Slow => &self.slow,
+            ConstraintError::Busy => &self.busy,
+            ConstraintError::NoEnd | ConstraintError::Vocabulary(_) => &self.model,
+        };
+        counter.increment(1);
+    }
+}
+
+/// Returns the label of a language, as requests name it.
+pub fn label(kind: ConstraintKind) -> &'static str {
+    match kind {
+        ConstraintKind::JsonSchema => "json_schema",
+        ConstraintKind::Regex => "regex",
+        ConstraintKind::Lark => "grammar",
+        ConstraintKind::Choice => "choice",
+    }
+}
