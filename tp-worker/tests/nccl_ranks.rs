@@ -42,7 +42,7 @@ const SUMS: &CStr = c"ncclAllReduce";
 /// Calls of a rank's host in a step with a repeated pass, and their number.
 const CALLS: [(&str, &[&CStr], u64); 6] = [
     ("launches of graphs", &[GRAPHS], 1),
-    ("launches of kernels", &[c"cuLaunchKernel"], 0),
+    ("launches of kernels", &[c"cuLaunchKernelEx"], 0),
     ("copies to the device", &[c"cuMemcpyHtoDAsync_v2"], 1),
     ("copies from the device", &[c"cuMemcpyDtoHAsync_v2"], 1),
     ("waits", &[c"cuStreamSynchronize", c"cuEventSynchronize"], 1),

@@ -199,7 +199,7 @@ impl Brought {
 /// The calls of a rank's host in a step whose pass is repeated, and the most of each.
 const CALLS: [(&str, &[&CStr], u64); 6] = [
     ("launches of graphs", &[c"cuGraphLaunch"], 1),
-    ("launches of kernels", &[c"cuLaunchKernel"], 0),
+    ("launches of kernels", &[c"cuLaunchKernelEx"], 0),
     ("copies to the device", &[c"cuMemcpyHtoDAsync_v2"], 1),
     ("copies from the device", &[c"cuMemcpyDtoHAsync_v2"], 1),
     ("waits", &[c"cuStreamSynchronize", c"cuEventSynchronize"], 1),

@@ -94,6 +94,9 @@ pub(super) fn hints(
     options.iter().filter_map(hint).collect()
 }
 
+/// Variables that are no options of any command: ranks read them.
+const SWITCHES: [&str; 1] = ["LOCKSTEP_CUDA_PDL"];
+
 /// Names the `variables` that look like options of `command`, or of one of its subcommands,
 /// and are none. Variables that Kubernetes sets in pods beside a service of that name are
 /// left out.
@@ -110,7 +113,8 @@ pub(super) fn unknown(
     };
     let ours = |(name, value): (OsString, OsString)| {
         let name = name.into_string().ok()?;
-        let other = !name.starts_with("LOCKSTEP_") || of_kubernetes(&name, &value);
+        let switch = SWITCHES.contains(&name.as_str());
+        let other = !name.starts_with("LOCKSTEP_") || switch || of_kubernetes(&name, &value);
         (!other && !sets(command, &name)).then_some(name)
     };
     let mut names: Vec<_> = variables.filter_map(ours).collect();

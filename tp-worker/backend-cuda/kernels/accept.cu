@@ -55,6 +55,7 @@ struct Follow {
 // Follows what the rank that chooses has told: which cells move. Where ranks differ,
 // nothing of it may be taken, and every request has failed. Grid: (requests / 4).
 extern "C" __global__ void __launch_bounds__(32 * WARPS) follow(Follow a) {
+    begin_after_predecessors();
     const unsigned request = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (request >= min(a.batch[CHOICES], a.most_requests)) return;
     unsigned* words = a.words + (size_t)request * 2 * a.most;
@@ -76,6 +77,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) follow(Follow a) {
 // before it; so a request whose own token's were has failed. One block alone has all
 // registers: some compilers keep to 32 of them otherwise, and spill. Grid: (requests / 4).
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) accept(Accept a) {
+    begin_after_predecessors();
     const unsigned request = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (request >= min(a.batch[CHOICES], a.most_requests)) return;
     const Drafted drafted = list_of<Drafted>(a.batch, DRAFTED_AT)[request];

@@ -146,10 +146,12 @@ __device__ inline void run_item(const Attend& a, Stage& s, const Row& row, const
 extern "C" __global__ void __launch_bounds__(THREADS, AT_ONCE) attend(Attend a) {
     DYNAMIC_SHARED(Stage, stage);
     Stage& s = *stage;
+    griddepcontrol_launch_dependents();
     // Columns past a head's width multiply queries' zeros, so they hold numbers.
     for (unsigned slot = threadIdx.x; slot < BLOCK; slot += THREADS)
         for (unsigned column = HEAD_DIM; column < DIM; column++)
             s.keys[slot * STRIDE + column] = s.values[slot * STRIDE + column] = from_f32<CACHED>(0);
+    griddepcontrol_wait();
     const Share* shares = shares_of(a.work);
     const unsigned rows = min(a.batch[ROWS], a.most_rows), items = a.work[ITEMS];
     for (unsigned index = blockIdx.x; index < items; index += gridDim.x) {
@@ -177,6 +179,7 @@ struct Merge {
 // Folds the parts of every query in the order of their spans. Blocks share
 // queries, which are a token's heads in turn.
 extern "C" __global__ void MERGE_BOUNDS attention_merge(Merge a) {
+    begin_after_predecessors();
     if (a.work[PARTS] == 0) return;
     const unsigned rows = min(a.batch[ROWS], a.most_rows), tokens = min(a.batch[TOKENS], a.most_tokens);
     const Row* all = (const Row*)list(a.batch, ROWS_AT);

@@ -42,6 +42,7 @@ __device__ inline float rotated(const float* x, unsigned i, const float* cos, co
 // Sums up, norms and rotates queries and keys; writes queries to their place, and keys and
 // values to the token's cell, where there is a cache. Grid: (most tokens, heads of all kinds / 4).
 extern "C" __global__ void __launch_bounds__(32 * WARPS) rotate_and_store(Heads a) {
+    begin_after_predecessors();
     __shared__ float shared[WARPS][HEAD_DIM];
     const unsigned token = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const unsigned head = blockIdx.y * WARPS + warp, rotates = a.heads + a.kv_heads;
@@ -90,6 +91,7 @@ struct CopyCells {
 // Copies cells in all layers, one move after the other: each thread has a unit
 // of every cell to itself. Grid: (units / 128, layers, keys and values).
 extern "C" __global__ void __launch_bounds__(128) copy_cells(CopyCells a) {
+    begin_after_predecessors();
     const unsigned unit = blockIdx.x * 128 + threadIdx.x;
     if (unit >= a.cell_units) return;
     uint4* layer = (blockIdx.z ? a.values : a.keys) + (size_t)blockIdx.y * a.cells * a.cell_units;
@@ -114,6 +116,7 @@ struct CopyAccepted {
 // The same for each request by itself, as no two have a cell in common. Grid:
 // (units / 128, keys and values of layers, most requests).
 extern "C" __global__ void __launch_bounds__(128) copy_accepted(CopyAccepted a) {
+    begin_after_predecessors();
     const unsigned unit = blockIdx.x * 128 + threadIdx.x, request = blockIdx.z;
     if (unit >= a.cell_units || request >= rows_of(a.requests)) return;
     const bool is_values = blockIdx.y >= a.layers;

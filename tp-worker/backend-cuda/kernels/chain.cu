@@ -23,6 +23,7 @@ __device__ inline Drafted drafted_by(const Chain& a, unsigned row) {
 
 // Takes the batch of the first pass to where passes read theirs. Grid: any.
 extern "C" __global__ void __launch_bounds__(THREADS) chain_begin(Chain a) {
+    begin_after_predecessors();
     const unsigned* from = a.verified + a.verified[CHAIN_AT];
     const unsigned words = a.verified[CHAIN_WORDS];
     // Without chains nothing counts the rows of levels behind the first one.
@@ -61,6 +62,7 @@ __device__ inline void stage_next(const Chain& a, unsigned row, unsigned token) 
 // Drafts a token for every chain that is not deep enough, from the logits of its row.
 // Grid: (most chains).
 extern "C" __global__ void __launch_bounds__(THREADS) chain_advance(Chain a) {
+    begin_after_predecessors();
     __shared__ u64 bests[WARPS];
     const unsigned row = blockIdx.x, chains = min(a.verified[CHAINS], a.most);
     if (row >= chains) return;

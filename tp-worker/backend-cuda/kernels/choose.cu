@@ -58,6 +58,7 @@ __device__ inline void each(const float* row, unsigned begin, unsigned end, Take
 
 // The largest logit of a row and its first token. Grid: (parts of a row, most rows).
 extern "C" __global__ void __launch_bounds__(PART_THREADS) choose_best(Choose a) {
+    begin_after_predecessors();
     const unsigned row = blockIdx.y, begin = blockIdx.x * PART;
     unsigned depth;
     if (!has_row(a, row) || choice_of(a.batch, a.first + row, depth).how == HOST) return;
@@ -71,6 +72,7 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS) choose_best(Choose a)
 
 // Weights in place of logits, and their histogram. Grid: (parts of a row, most rows).
 extern "C" __global__ void __launch_bounds__(PART_THREADS) choose_weigh(Choose a) {
+    begin_after_predecessors();
     __shared__ Cells<COARSE> cells;
     const unsigned row = blockIdx.y, begin = blockIdx.x * PART;
     if (!has_row(a, row)) return;
@@ -301,6 +303,7 @@ __device__ inline unsigned drawn(Shared& s, const Choose& a, const Choice& choic
 
 // The token of a row. Grid: (most rows).
 extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_token(Choose a) {
+    begin_after_predecessors();
     __shared__ Shared s;
     const unsigned row = blockIdx.x;
     if (!has_row(a, row)) return;

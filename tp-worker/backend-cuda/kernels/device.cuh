@@ -53,7 +53,29 @@ __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_g
 template <int N> __device__ inline void cp_async_wait_group() {
     asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
+// Programmatic dependent launch, which devices before 9.0 do not have: there a kernel begins
+// when the one before it has ended. PTX ISA, "griddepcontrol".
+//
+// Once all blocks have called it, the launch behind this one may begin.
+__device__ inline void griddepcontrol_launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+// Waits until all work before this launch is done and seen.
+__device__ inline void griddepcontrol_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+#endif
+// The begin of a kernel that has nothing to do before earlier work is done. Before the wait a
+// kernel reads only what no pass writes, such as weights, and writes nothing. Every block
+// waits, also one that has nothing to do: who waits for this launch relies on that.
+__device__ inline void begin_after_predecessors() {
+    griddepcontrol_launch_dependents();
+    griddepcontrol_wait();
+}
 
 struct __align__(2) bf16 { unsigned short bits; };
 

@@ -9,6 +9,7 @@ struct SiluMul {
 };
 // out = silu(gate) · up
 extern "C" __global__ void __launch_bounds__(256) silu_mul(SiluMul a) {
+    begin_after_predecessors();
     const unsigned row = blockIdx.x, column = blockIdx.y * 256 + threadIdx.x;
     if (row >= rows_of(a.rows) || column >= a.width) return;
     const size_t both = (size_t)row * 2 * a.width;

@@ -28,6 +28,8 @@ __device__ inline float scale_of(const RmsNorm& a, float squares) {
 
 // Any row, a value at a time.
 __device__ inline void norm_values(const RmsNorm& a, size_t row) {
+    griddepcontrol_wait();
+    if (blockIdx.x >= rows_of(a.rows)) return;
     float squares = 0;
     for (unsigned i = threadIdx.x; i < a.width; i += THREADS) {
         float x = a.x[row + i];
@@ -89,9 +91,11 @@ template <unsigned ROUND, unsigned OWN> __device__ inline void add_parts(const R
 }
 template <unsigned OWN> __device__ inline void norm_units(const RmsNorm& a, size_t row) {
     struct __align__(4 * sizeof(OPERAND)) Unit { OPERAND of[4]; };
-    // Weights come from far, and behind a store the compiler moves no load forward.
+    // Weights come from far, so they are on their way while earlier work is done.
     float4 weight[OWN], x[OWN];
     for_own<OWN>(a.width, 0, [&](unsigned own, unsigned column) { weight[own] = at(a.weight + column); });
+    griddepcontrol_wait();
+    if (blockIdx.x >= rows_of(a.rows)) return;
     for_own<OWN>(a.width, 0, [&](unsigned own, unsigned column) { x[own] = at(a.x + row + column); });
     if (a.delta.count) {
         if (a.delta.count == 1) add_parts<1>(a, row, x);
@@ -113,7 +117,7 @@ template <unsigned OWN> __device__ inline void norm_units(const RmsNorm& a, size
 }
 
 template <unsigned OWN> __device__ inline void norm_row(const RmsNorm& a) {
-    if (blockIdx.x >= rows_of(a.rows)) return;
+    griddepcontrol_launch_dependents();
     const size_t row = (size_t)blockIdx.x * a.width;
     if (in_registers(a.width, OWN)) norm_units<OWN>(a, row);
     else norm_values(a, row);

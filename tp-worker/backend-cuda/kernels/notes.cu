@@ -14,6 +14,7 @@ struct Notes {
 // One warp. Each rank is compared with rank 0, and with the first of its DP rank: all
 // ranks find the same one.
 extern "C" __global__ void __launch_bounds__(32) compare_notes(Notes a) {
+    begin_after_predecessors();
     const unsigned lane = threadIdx.x;
     unsigned found = 0;
     for (unsigned rank = 1; rank < a.ranks && found == 0; rank++) {

@@ -131,6 +131,7 @@ __device__ inline Items items_of(const Row& row, const Extent& e, bool split, bo
 // be almost empty.
 // Masked rows are split in any case, since their tokens share the spans of cached positions.
 extern "C" __global__ void __launch_bounds__(32) attention_plan(Plan a) {
+    begin_after_predecessors();
     const unsigned rows = min(a.batch[ROWS], a.most_rows), lane = threadIdx.x;
     const Loads loads = with_even(a, rows, work_of_all(a, rows));
     const bool busy = is_busy(loads.narrow), wide_busy = is_busy(loads.wide);

@@ -10,6 +10,7 @@ struct Embed {
 // out[i] = table[tokens[i] - first], zero where the token lies outside.
 // Grid: (most tokens, columns / 256).
 extern "C" __global__ void __launch_bounds__(256) embed(Embed a) {
+    begin_after_predecessors();
     const unsigned row = blockIdx.x, column = blockIdx.y * 256 + threadIdx.x;
     if (row >= min(a.batch[TOKENS], a.most) || column >= a.width) return;
     // A token before `first` wraps around and lies outside, too.
@@ -45,6 +46,7 @@ __device__ inline void put(bf16& to, const float& from) { to = from_f32<bf16>(fr
 __device__ inline void put(float& to, const bf16& from) { to = to_f32(from); }
 // out[to[i], first..] = x[from[i]]. Grid: (most rows, units / 256).
 template <class From, class To> __device__ inline void copy_rows(const CopyRows& a) {
+    begin_after_predecessors();
     const unsigned unit = blockIdx.y * 256 + threadIdx.x;
     if (blockIdx.x >= rows_of(a.rows) || unit >= a.units) return;
     const unsigned from = index_of(a.from, blockIdx.x), to = index_of(a.to, blockIdx.x);
@@ -68,6 +70,7 @@ struct JoinColumns {
 };
 // Makes whole rows of ranks' columns. Grid: (rows, columns / 256).
 extern "C" __global__ void __launch_bounds__(256) join_columns(JoinColumns a) {
+    begin_after_predecessors();
     const unsigned row = blockIdx.x, column = a.starts[0] + blockIdx.y * 256 + threadIdx.x;
     if (row >= a.rows || column >= a.starts[a.ranks]) return;
     unsigned rank = 0;

@@ -89,6 +89,7 @@ struct Share {
 // among equals. Where logits are not finite, the first tokens, without any chance.
 // Grid: (most rows of logits).
 extern "C" __global__ void __launch_bounds__(THREADS) tree_branch(Grow a) {
+    begin_after_predecessors();
     __shared__ u64 words[WARPS];
     unsigned place = blockIdx.x, number = 0;
     const unsigned trees = trees_of(a);
@@ -258,6 +259,7 @@ __device__ inline void stage_header(const Grow& a) {
 // the pass before nothing is read, so that blocks write it in any order.
 // Grid: (most trees).
 extern "C" __global__ void __launch_bounds__(THREADS) tree_grow(Grow a) {
+    begin_after_predecessors();
     __shared__ Kept s;
     const unsigned number = blockIdx.x;
     if (number == 0 && threadIdx.x == 0) stage_header(a);
@@ -283,6 +285,7 @@ struct Parents {
 };
 // What every token of a pass goes on from. Grid: (most tokens, columns / 256).
 extern "C" __global__ void __launch_bounds__(256) tree_parents(Parents a) {
+    begin_after_predecessors();
     const unsigned token = blockIdx.x, column = blockIdx.y * 256 + threadIdx.x;
     if (token >= min(a.inputs[TOKENS], a.most) || column >= a.width) return;
     const unsigned from = a.trees[token / CANDIDATES].sources[token % CANDIDATES], row = from & ~ROOT;

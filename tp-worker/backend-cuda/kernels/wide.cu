@@ -174,10 +174,12 @@ __device__ inline void run_item(const Attend& a, Stage& s, const Row& row, const
 extern "C" __global__ void __launch_bounds__(THREADS, 2) attend_wide(Attend a) {
     DYNAMIC_SHARED(Stage, stage);
     Stage& s = *stage;
+    griddepcontrol_launch_dependents();
     // Columns past a head's width multiply queries' zeros, so they hold numbers.
     const unsigned slot = threadIdx.x % BLOCK, odd = threadIdx.x / BLOCK;
     for (unsigned at = slot * STRIDE + HEAD_DIM; at < slot * STRIDE + DIM; at++)
         s.keys[odd][at] = s.values[odd][at] = from_f32<CACHED>(0);
+    griddepcontrol_wait();
     const Share* shares = shares_of(a.work);
     const unsigned rows = min(a.batch[ROWS], a.most_rows), items = a.work[WIDE_ITEMS];
     for (unsigned first = 0; first < items; first += gridDim.x) {

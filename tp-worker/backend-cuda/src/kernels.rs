@@ -1,5 +1,9 @@
 //! Sources of the kernels, from `kernels/`.
 
+mod waiting;
+
+pub(crate) use waiting::wait;
+
 /// A source file with its headers, compiled in one piece.
 #[derive(Debug, Clone, Copy)]
 pub struct Source {
@@ -70,7 +74,7 @@ pub(crate) const READ: Source = Source {
 pub(crate) const EMPTY: Source = Source {
     name: "empty.cu",
     text: include_str!("../kernels/empty.cu"),
-    headers: &[],
+    headers: &[DEVICE],
 };
 pub(crate) const BITS: Source = Source {
     name: "bits.cu",

@@ -7,6 +7,33 @@ use cudarc::driver::sys::CUcontext;
 
 use crate::error::{CudaError, driver};
 use crate::runtime::Gpu;
+use crate::version::Version;
+
+/// Variable of the environment that turns programmatic dependent launch off, with the value 0.
+const SWITCH: &str = "LOCKSTEP_CUDA_PDL";
+/// Lowest compute capability with programmatic dependent launch.
+const LEAST_CAPABILITY: Version = Version { major: 9, minor: 0 };
+/// First driver, by the version of CUDA that it is for, that records such launches in graphs.
+const LEAST_DRIVER: Version = Version {
+    major: 12,
+    minor: 3,
+};
+
+/// Returns true if kernels may begin early on a GPU, for the value of [`SWITCH`].
+fn overlaps_kernels(
+    capability: Version,
+    driver: Version,
+    asked: Option<&str>,
+) -> Result<bool, CudaError> {
+    let able = capability >= LEAST_CAPABILITY && driver >= LEAST_DRIVER;
+    match asked {
+        None | Some("1") => Ok(able),
+        Some("0") => Ok(false),
+        Some(other) => Err(CudaError::Unsupported(format!(
+            "{SWITCH} is `{other}`: give 0 to let no kernel begin before the one before it has ended, or 1"
+        ))),
+    }
+}
 
 /// A GPU's primary context, released when its last user is gone.
 ///
@@ -15,6 +42,7 @@ use crate::runtime::Gpu;
 pub struct Context {
     gpu: Gpu,
     raw: CUcontext,
+    overlaps_kernels: bool,
 }
 
 // SAFETY: a context may be used by any thread that makes it current, by several at once.
@@ -34,19 +62,29 @@ impl Context {
     /// Opens a GPU that [`Gpu::find`] returned.
     ///
     /// # Errors
-    /// [`CudaError::Driver`].
+    /// [`CudaError::Driver`]; [`CudaError::Unsupported`] for a value of `LOCKSTEP_CUDA_PDL` that
+    /// is neither 0 nor 1.
     pub fn of(gpu: Gpu) -> Result<Arc<Self>, CudaError> {
+        let asked = std::env::var(SWITCH).ok();
+        let overlaps_kernels = overlaps_kernels(gpu.capability(), gpu.driver(), asked.as_deref())?;
         // SAFETY: the device is one that the driver named.
         let raw = unsafe { result::primary_ctx::retain(gpu.device()) };
         Ok(Arc::new(Self {
             raw: raw.map_err(driver("cuDevicePrimaryCtxRetain"))?,
             gpu,
+            overlaps_kernels,
         }))
     }
 
     /// The GPU of this context.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
+    }
+
+    /// Returns true if kernels may begin before the kernels before them have ended, by
+    /// programmatic dependent launch.
+    pub(crate) fn overlaps_kernels(&self) -> bool {
+        self.overlaps_kernels
     }
 
     /// Bytes of free device memory, and bytes of all of it.
@@ -72,5 +110,25 @@ impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: it was retained once; nobody is left to be told of a failure.
         let _ = unsafe { result::primary_ctx::release(self.gpu.device()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Version, overlaps_kernels};
+
+    #[test]
+    fn kernels_overlap_where_device_driver_and_user_let_them() {
+        let version = |(major, minor)| Version { major, minor };
+        let able = |capability, driver, asked| {
+            let found = overlaps_kernels(version(capability), version(driver), asked);
+            found.map_err(|error| error.to_string())
+        };
+        assert_eq!(able((9, 0), (12, 3), None), Ok(true));
+        assert_eq!(able((12, 0), (13, 0), Some("1")), Ok(true));
+        assert_eq!(able((9, 0), (13, 0), Some("0")), Ok(false));
+        assert_eq!(able((8, 9), (13, 0), Some("1")), Ok(false));
+        assert_eq!(able((9, 0), (12, 2), None), Ok(false));
+        assert!(able((9, 0), (13, 0), Some("no")).is_err());
     }
 }

@@ -6,13 +6,26 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use cudarc::driver::result;
-use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUlaunchConfig, CUmodule,
+};
 
 use crate::error::{CudaError, driver};
+use crate::kernels;
 use crate::runtime::{Context, Stream};
 
 /// Shared memory that every block may have without asking for more.
 const COMMON_BLOCK_MEMORY: usize = 48 << 10;
+
+/// Attribute of a launch that may begin before the kernel before it has ended.
+const BEGINS_EARLY: CUlaunchAttribute = CUlaunchAttribute {
+    id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+    pad: [0; 4],
+    value: CUlaunchAttributeValue {
+        programmaticStreamSerializationAllowed: 1,
+    },
+};
 
 /// Loaded machine code.
 pub struct Module {
@@ -78,6 +91,7 @@ impl Module {
             name,
             threads,
             shared: shared as u32,
+            waits: self.context.overlaps_kernels() && kernels::wait(name),
             takes: PhantomData,
         })
     }
@@ -99,6 +113,9 @@ pub struct Kernel<P> {
     name: &'static str,
     threads: u32,
     shared: u32,
+    /// True if the kernel waits for earlier work by itself, on a GPU where that lets it begin
+    /// before that work has ended.
+    waits: bool,
     takes: PhantomData<fn(P)>,
 }
 
@@ -136,18 +153,30 @@ impl<P: Pod> Kernel<P> {
         self.module.context.bind()?;
         let at = std::ptr::from_ref(parameters).cast_mut();
         let mut arguments = [at.cast::<c_void>()];
-        // SAFETY: the kernel's module lives, and the driver takes the parameters away before it
-        // returns; the caller answers for their contents.
+        let (raw_stream, early) = stream.raw_for_launch(self.waits);
+        let mut attributes = [BEGINS_EARLY];
+        let config = CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared,
+            hStream: raw_stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: u32::from(early),
+        };
+        // SAFETY: the kernel's module lives, and the driver takes configuration and parameters
+        // away before it returns; the caller answers for their contents.
         let started = unsafe {
-            result::launch_kernel(
+            sys::cuLaunchKernelEx(
+                &raw const config,
                 self.raw,
-                (x, y, z),
-                (self.threads, 1, 1),
-                self.shared,
-                stream.raw(),
-                &mut arguments,
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut(),
             )
         };
-        started.map_err(driver("cuLaunchKernel"))
+        started.result().map_err(driver("cuLaunchKernelEx"))
     }
 }

@@ -1,5 +1,6 @@
 //! Streams and events: the order of work on the device.
 
+mod chain;
 mod repeated;
 mod waits;
 
@@ -12,6 +13,7 @@ use cudarc::driver::sys::{CUevent, CUevent_flags, CUevent_wait_flags, CUresult, 
 
 use crate::error::{CudaError, driver};
 use crate::runtime::{Buffer, Context, Pinned, Selection, Tape};
+use chain::Chain;
 use waits::Waits;
 
 /// The watch over peers whose data comes on a stream.
@@ -32,6 +34,7 @@ pub(crate) trait Arrivals: Send + Sync {
 pub struct Stream {
     context: Arc<Context>,
     raw: CUstream,
+    chain: Chain,
     tape: Tape,
     /// Kernels that run, for measurements.
     selection: Selection,
@@ -57,6 +60,7 @@ impl Stream {
         Ok(Self {
             context: context.clone(),
             raw: raw.map_err(driver("cuStreamCreate"))?,
+            chain: Chain::default(),
             tape: Tape::default(),
             selection: Selection::default(),
             waits: Waits::default(),
@@ -78,10 +82,6 @@ impl Stream {
     /// The opened GPU of this stream.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
-    }
-
-    pub(crate) fn raw(&self) -> CUstream {
-        self.raw
     }
 
     /// The tape that notes work asked of this stream.
@@ -114,7 +114,7 @@ impl Stream {
         self.begin_wait()?;
         self.context.bind()?;
         // SAFETY: the stream lives.
-        let done = unsafe { result::stream::synchronize(self.raw) };
+        let done = unsafe { result::stream::synchronize(self.raw()) };
         // An aborted wait ends without an error.
         let arrived = self.watched.as_ref().map_or(Ok(()), |way| way.arrived());
         done.map_err(driver("cuStreamSynchronize"))?;
@@ -128,7 +128,7 @@ impl Stream {
     pub fn record(&self, event: &Event) -> Result<(), CudaError> {
         self.context.bind()?;
         // SAFETY: both live.
-        unsafe { result::event::record(event.raw, self.raw) }.map_err(driver("cuEventRecord"))
+        unsafe { result::event::record(event.raw, self.raw()) }.map_err(driver("cuEventRecord"))
     }
 
     /// Waits until `event` has happened. The event must have been recorded on this stream
@@ -152,7 +152,7 @@ impl Stream {
         self.context.bind()?;
         let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both live.
-        let waits = unsafe { result::stream::wait_event(self.raw, event.raw, flags) };
+        let waits = unsafe { result::stream::wait_event(self.raw(), event.raw, flags) };
         waits.map_err(driver("cuStreamWaitEvent"))
     }
 
@@ -168,7 +168,7 @@ impl Stream {
         self.context.bind()?;
         let bytes = buffer.len() * size_of::<T>();
         // SAFETY: any bits are a `T`, and there are as many bytes.
-        let set = unsafe { result::memset_d8_async(buffer.address(), byte, bytes, self.raw) };
+        let set = unsafe { result::memset_d8_async(buffer.address(), byte, bytes, self.raw()) };
         set.map_err(driver("cuMemsetD8Async"))
     }
 
@@ -189,7 +189,7 @@ impl Stream {
         let bytes = from.len() * size_of::<T>();
         // SAFETY: there is room, and dropping either buffer waits for the copy.
         let copies =
-            unsafe { result::memcpy_dtod_async(to.address(), from.address(), bytes, self.raw) };
+            unsafe { result::memcpy_dtod_async(to.address(), from.address(), bytes, self.raw()) };
         copies.map_err(driver("cuMemcpyDtoDAsync"))
     }
 
@@ -205,7 +205,7 @@ impl Stream {
         self.refuse_while_recorded()?;
         self.context.bind()?;
         // SAFETY: there is room, and `from` lives until the copy is done.
-        let copies = unsafe { result::memcpy_htod_async(to.address(), from, self.raw) };
+        let copies = unsafe { result::memcpy_htod_async(to.address(), from, self.raw()) };
         copies.map_err(driver("cuMemcpyHtoDAsync"))?;
         self.synchronize()
     }
@@ -241,7 +241,7 @@ impl Stream {
         self.context.bind()?;
         let address = from.address() + (at * size_of::<T>()) as u64;
         // SAFETY: there is as much, and `to` lives until the copy is done.
-        let copies = unsafe { result::memcpy_dtoh_async(to, address, self.raw) };
+        let copies = unsafe { result::memcpy_dtoh_async(to, address, self.raw()) };
         copies.map_err(driver("cuMemcpyDtoHAsync"))?;
         self.synchronize()
     }
@@ -274,7 +274,7 @@ impl Stream {
         let from = &from.as_slice()[part];
         let address = to.address() + (at * size_of::<T>()) as u64;
         // SAFETY: there is room; the caller leaves `from` alone.
-        let copies = unsafe { result::memcpy_htod_async(address, from, self.raw) };
+        let copies = unsafe { result::memcpy_htod_async(address, from, self.raw()) };
         copies.map_err(driver("cuMemcpyHtoDAsync"))
     }
 
@@ -300,7 +300,7 @@ impl Stream {
         self.refuse_while_recorded()?;
         self.context.bind()?;
         // SAFETY: there is as much; the caller leaves `to` alone.
-        let copies = unsafe { result::memcpy_dtoh_async(to, from.address(), self.raw) };
+        let copies = unsafe { result::memcpy_dtoh_async(to, from.address(), self.raw()) };
         copies.map_err(driver("cuMemcpyDtoHAsync"))
     }
 }

@@ -110,7 +110,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, way: Way) -> Vec<Vec<f32>> {
             eps: 1e-6,
             rope: &rope,
         };
-        let before = calls(c"cuLaunchKernel");
+        let before = calls(c"cuLaunchKernelEx");
         if way == Way::WithProjections {
             gpu.matmul_attend(x, w, &mut cache, 1, &mut qkv, &op, &inputs, &mut out);
         } else {
@@ -122,7 +122,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, way: Way) -> Vec<Vec<f32>> {
         // One for the sums in parts that a product leaves, if nobody else adds them.
         let launches = 5 + u64::from(way == Way::AtOnce);
         if let (Some(before), Some(now), true) =
-            (before, calls(c"cuLaunchKernel"), way != Way::Apart)
+            (before, calls(c"cuLaunchKernelEx"), way != Way::Apart)
         {
             assert_eq!(now - before, launches, "row {row:?}");
         }

@@ -430,7 +430,7 @@ fn a_repetition_is_one_launch() {
     };
     const CALLS: [&std::ffi::CStr; 7] = [
         c"cuGraphLaunch",
-        c"cuLaunchKernel",
+        c"cuLaunchKernelEx",
         c"cuMemcpyHtoDAsync_v2",
         c"cuMemAlloc_v2",
         c"cuMemHostAlloc",

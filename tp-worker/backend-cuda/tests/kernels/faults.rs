@@ -17,9 +17,10 @@ const CHOOSING: &str = "sampling::little_is_chosen_and_watched";
 const FEW_ROWS: &str = "products::few_rows_are_watched";
 const WINDOWS: &str = "attention::windows_show_the_nearest_positions";
 const NORMS: &str = "rowwise::norms_are_those_of_plain_loops";
+const CHAINS: &str = "chains::kernels_that_begin_early_have_the_bits_of_those_that_wait";
 
 /// Name of the fault, script by which `sed` plants it, and the test that has to fail.
-const FAULTS: [(&str, &str, &str); 46] = [
+const FAULTS: [(&str, &str, &str); 52] = [
     (
         "cells too early",
         "/cell_of(a, row, item, begin/,/copy_block/s/__syncthreads();//",
@@ -218,19 +219,52 @@ const FAULTS: [(&str, &str, &str); 46] = [
     ("the last row's state", "s/words.i. = 0;/;/", CHOOSING),
     ("the last of equals", "s/<< 32 . ~id/<< 32 | id/", CHOOSING),
     ("ties beyond top-k", "s/(nth + 1) . own/2 * own/", CHOOSING),
+    (
+        "attention's items before earlier work is done",
+        "/DYNAMIC_SHARED(Stage/,/items = a.work/{s/^ *griddepcontrol_wait();//;s/items = a.work.*$/& griddepcontrol_wait();/}",
+        ATTENTION,
+    ),
+    (
+        "a merge that waits only where it merges",
+        "/attention_merge(Merge/,/if (a.work/{s/begin_after_predecessors();//;s/if (a.work.*$/& griddepcontrol_wait();/}",
+        ATTENTION,
+    ),
+    (
+        "rows of a product before earlier work is done",
+        "/ multiply(Product/,/^}/{s/^ *griddepcontrol_wait();//;s/copy(chunk, !is_early);/& griddepcontrol_wait();/}",
+        CHAINS,
+    ),
+    (
+        "parts in front of a norm before earlier work is done",
+        "/ norm_units(const/,/^}/{s/^ *griddepcontrol_wait();//;s/^ *float squares = 0;/griddepcontrol_wait(); &/}",
+        CHAINS,
+    ),
+    (
+        "sums before earlier work is done",
+        "/ silu_mul(SiluMul/,/^}/{s/begin_after_predecessors();//;s/^    a.out.*$/griddepcontrol_wait(); &/}",
+        CHAINS,
+    ),
+    (
+        "an activation that is written too early",
+        "/ silu_mul(SiluMul/,/^}/{s/begin_after_predecessors();//;s/^}/griddepcontrol_wait(); }/}",
+        CHAINS,
+    ),
 ];
 
 /// Texts of a test that has found a fault.
-const FOUND: [&str; 6] = [
+const FOUND: [&str; 8] = [
     "instead of",
     "nothing else is written",
     "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "CUDA_ERROR_MISALIGNED_ADDRESS",
     "CUDA_ERROR_LAUNCH_FAILED",
     "F32 under",
     "assertion",
+    "other bits",
 ];
 
-fn child(fault: &str, test: &str) -> (bool, String) {
+/// Runs a test with a planted fault; returns true if it passes, and its output.
+pub fn child(fault: &str, test: &str, environment: &[(&str, &str)]) -> (bool, String) {
     let program = std::env::current_exe().expect("this test's file");
     let mut child = Command::new(program);
     child.args(["--exact", test, "--include-ignored", "--test-threads=1"]);
@@ -238,6 +272,7 @@ fn child(fault: &str, test: &str) -> (bool, String) {
     // For speed: these kernels run once.
     child.env("FAKE_CUDA_FLAGS", "-O0");
     child.env("RUST_BACKTRACE", "0");
+    child.envs(environment.iter().copied());
     let output = child.output().expect("a process");
     let text = [output.stdout, output.stderr].concat();
     (
@@ -248,7 +283,7 @@ fn child(fault: &str, test: &str) -> (bool, String) {
 
 /// Output of a test that misses the fault; `None` if the test finds it.
 fn missed((name, fault, test): (&str, &str, &str)) -> Option<String> {
-    let (passed, text) = child(fault, test);
+    let (passed, text) = child(fault, test, &[]);
     let found = !passed && FOUND.iter().any(|words| text.contains(words));
     (!found).then(|| format!("{name}: {text}"))
 }

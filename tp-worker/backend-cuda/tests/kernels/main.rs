@@ -6,6 +6,7 @@
 mod accepting;
 mod attention;
 mod cells;
+mod chains;
 mod copies;
 mod driver;
 mod errors;
