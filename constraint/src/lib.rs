@@ -26,6 +26,7 @@ mod watch;
 
 pub use cache::Compiler;
 pub use cancel::Cancel;
+pub use compile::{check_schema, expression};
 pub use error::ConstraintError;
 pub use matcher::Matcher;
 pub use vocabulary::Vocabulary;

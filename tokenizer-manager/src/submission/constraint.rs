@@ -1,10 +1,10 @@
 //! Constraints of a request's outputs.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use lockstep_constraint::ConstraintError;
 use lockstep_types::{
-    constraint::Constraint,
+    constraint::{Constraint, ConstraintKind},
     request::{ErrorKind, RequestError},
 };
 
@@ -13,6 +13,9 @@ use crate::{
     app::App,
     error::{ApiError, ApiResult},
 };
+
+/// Longest time to find the schema at fault inside a constraint.
+const LONGEST: Duration = Duration::from_secs(2);
 
 /// Compiles a request's constraint.
 ///
@@ -38,14 +41,35 @@ pub(super) async fn check(app: &App, spec: &GenerateSpec) -> ApiResult<Option<Ar
         whitespace: asked.whitespace,
         after: asked.after.clone(),
     });
-    let checked = app.constraints.check(constraint.clone()).await;
-    checked.map_err(|error| refused(asked, &error))?;
-    Ok(Some(constraint))
+    match app.constraints.check(constraint.clone()).await {
+        Ok(()) => Ok(Some(constraint)),
+        Err(error @ ConstraintError::Refused { .. }) => {
+            let part = tokio::time::timeout(LONGEST, wrong_part(app, asked)).await;
+            Err(match part {
+                Ok(Some((param, error))) => refused(param, ConstraintKind::JsonSchema, &error),
+                Ok(None) | Err(_) => refused(&asked.param, asked.kind, &error),
+            })
+        }
+        Err(error) => Err(refused(&asked.param, asked.kind, &error)),
+    }
 }
 
-fn refused(asked: &ConstraintSpec, error: &ConstraintError) -> ApiError {
-    let (param, name) = (&asked.param, asked.kind.name());
-    let param: &str = param;
+/// Returns the first schema inside a constraint that can't be followed by itself.
+async fn wrong_part<'a>(
+    app: &App,
+    asked: &'a ConstraintSpec,
+) -> Option<(&'a str, ConstraintError)> {
+    for part in &asked.parts {
+        let schema = Constraint::new(ConstraintKind::JsonSchema, part.schema.as_str());
+        if let Err(error) = app.constraints.check(Arc::new(schema)).await {
+            return Some((&part.param, error));
+        }
+    }
+    None
+}
+
+fn refused(param: &str, kind: ConstraintKind, error: &ConstraintError) -> ApiError {
+    let name = kind.name();
     match error {
         ConstraintError::Busy => RequestError::new(ErrorKind::Overloaded, error.to_string()).into(),
         ConstraintError::NoEnd | ConstraintError::Vocabulary(_) => {
