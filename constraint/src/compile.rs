@@ -137,6 +137,39 @@ fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, ConstraintError> 
     })
 }
 
+/// Returns an expression of a grammar whose words are those of a schema, a regular expression or a
+/// list of choices.
+///
+/// # Errors
+/// [`ConstraintError`] for a text that is none, and for a grammar, whose rules may have the names
+/// of others.
+pub fn expression(kind: ConstraintKind, text: &str) -> Result<String, ConstraintError> {
+    bounds::length(text)?;
+    Ok(match kind {
+        ConstraintKind::JsonSchema => format!("%json {}", bounds::schema(text)?),
+        ConstraintKind::Regex => {
+            let pattern = bounds::whole(text);
+            bounds::regex(pattern).map_err(ConstraintError::refused)?;
+            format!("/{}/", llguidance::regex_to_lark(pattern, "dw"))
+        }
+        ConstraintKind::Choice => format!("/{}/", choice(text)?),
+        ConstraintKind::Lark => {
+            return Err(ConstraintError::refused(
+                "a grammar can't be a part of another one",
+            ));
+        }
+    })
+}
+
+/// Checks that a schema keeps the bounds and has only keywords that are obeyed. It may still
+/// fail to compile.
+///
+/// # Errors
+/// [`ConstraintError`], with the keyword at fault and its place.
+pub fn check_schema(text: &str) -> Result<(), ConstraintError> {
+    bounds::schema(text).map(|_| ())
+}
+
 fn options(whitespace: Whitespace) -> JsonCompileOptions {
     let pattern = match whitespace {
         Whitespace::Bounded => Some(BOUNDED.to_owned()),

@@ -31,6 +31,7 @@ mod watch;
 pub use cache::Compiler;
 pub use cancel::Cancel;
 pub use checker::{Checked, Checker};
+pub use compile::{check_schema, expression};
 pub use error::ConstraintError;
 pub use lookahead::Lookahead;
 pub use matcher::{Computed, Matcher};

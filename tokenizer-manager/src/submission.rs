@@ -28,7 +28,9 @@ use lockstep_types::{
 };
 pub use messages::check as check_messages;
 pub use sampling::SamplingSpec;
-pub use spec::{ConstraintSpec, GenerateSpec, Input, LogprobSpec, MaxTokens, SpeculativeSpec};
+pub use spec::{
+    ConstraintPart, ConstraintSpec, GenerateSpec, Input, LogprobSpec, MaxTokens, SpeculativeSpec,
+};
 use tokio::time::Instant;
 pub use tools::{ToolNames, check as check_tools};
 

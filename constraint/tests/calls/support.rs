@@ -178,15 +178,19 @@ impl Sink for Answer {
 }
 
 /// Reads tokens by the parser of a format, with their text cut behind these numbers of characters
-/// too.
+/// too. `alone` = the output has either calls or an answer.
 pub fn parse(
     format: &'static ToolFormat,
     model: &Model,
-    tools: &[Tool],
+    (tools, alone): (&[Tool], bool),
     ids: &[u32],
     cuts: impl Fn(usize) -> bool,
 ) -> Answer {
-    let schemas = Arc::new(ToolSchemas::new(&definitions(tools)).held());
+    let schemas = ToolSchemas::new(&definitions(tools));
+    let schemas = Arc::new(match alone {
+        true => schemas.alone(),
+        false => schemas.held(),
+    });
     let options = AnswerOptions {
         calls: Calls::Parsed(format, schemas),
         skip_special_tokens: true,

@@ -189,7 +189,8 @@ fn check(
         format.names[0],
         text(&model, &ids)
     );
-    let whole = parse(format, &model, tools, &ids, |_| false);
+    let alone = matches!(beside, Beside::Answer(_));
+    let whole = parse(format, &model, (tools, alone), &ids, |_| false);
     check_calls(&whole, tools, &shown);
     match beside {
         Beside::Nothing => {
@@ -201,7 +202,7 @@ fn check(
     }
     assert!(several || whole.calls.len() <= 1, "{shown}");
     for cut in [1, 2, 3, 5] {
-        let other = parse(format, &model, tools, &ids, |at| at % cut == 0);
+        let other = parse(format, &model, (tools, alone), &ids, |at| at % cut == 0);
         assert_eq!(other, whole, "cut {cut}: {shown}");
     }
     true
@@ -227,7 +228,7 @@ proptest! {
             _ if !begins_with_a_mark(format) => Beside::Nothing,
             0 => Beside::Nothing,
             1 => Beside::Text,
-            _ => Beside::Answer("%json {\"type\": \"array\", \"items\": {\"type\": \"integer\"}}"),
+            _ => Beside::Answer("%json {\"type\": \"array\", \"items\": {\"type\": \"string\"}}"),
         };
         prop_assume!(check(format, as_tokens, &tools, (beside, several), seed));
     }

@@ -2,12 +2,13 @@
 
 mod constraint;
 
-use lockstep_text::{AnswerOptions, Calls, ReasoningFormat};
+use lockstep_text::{AnswerOptions, ReasoningFormat};
 use serde_json::{Value, json};
 
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
+    http::tools::{CallPlan, hold},
     request_stats::RequestStats,
     submission::{FieldNames, GenerateSpec, Input, fits},
     text::Conversation,
@@ -23,9 +24,11 @@ pub(super) async fn prompt(
     spec: &mut GenerateSpec,
     conversation: Conversation,
     reasoning: Option<&'static ReasoningFormat>,
-    calls: Calls,
+    calls: CallPlan,
 ) -> ApiResult<()> {
-    constraint::check(spec, &calls)?;
+    let tools = conversation.tools.as_deref().unwrap_or_default();
+    let is_held = calls.is_held();
+    let calls = hold(app, spec, tools, calls)?;
     let continued = continued(&conversation);
     fits(
         &app.config,
@@ -38,6 +41,9 @@ pub(super) async fn prompt(
         Some(message) => format.continued(message),
         None => format.turn(&text),
     };
+    if is_held && reasoning.is_none() {
+        constraint::check_apart(app.text.answers.reasoning.map(turn))?;
+    }
     constraint::after_reasoning(spec, app.text.answers.reasoning, turn);
     spec.answer = AnswerOptions {
         reasoning: reasoning.map(|format| (format, turn(format))),

@@ -1,10 +1,14 @@
 //! Tools of a request, and the calls that it wants, for all APIs of conversations.
 
-use std::sync::Arc;
+mod hold;
+
+use std::{borrow::Cow, sync::Arc};
 
 use lockstep_text::{CallIds, Calls, ToolFormat, ToolSchemas};
 use rand::{Rng, distr::Alphanumeric};
 use serde_json::Value;
+
+pub(super) use hold::{CallPlan, Holding, hold};
 
 use crate::{
     app::App,
@@ -35,8 +39,15 @@ pub(super) enum Choice {
     None,
     /// The answer has at least one call.
     Required,
-    /// The answer is a call of the tool with this name.
+    /// The answer is one call of the tool with this name.
     Named(String),
+    /// The model chooses among the tools with these names.
+    Allowed {
+        /// The names.
+        names: Vec<String>,
+        /// True if the answer has at least one call.
+        required: bool,
+    },
 }
 
 /// An API's words for tools, for error messages.
@@ -44,64 +55,59 @@ pub(super) enum Choice {
 pub(super) struct Words {
     /// Names of the fields of a tool.
     pub tool: ToolNames,
-    /// Value of `tool_choice` for [`Choice::Auto`].
-    pub auto: &'static str,
     /// Value of `tool_choice` for [`Choice::None`].
     pub none: &'static str,
     /// Value of `tool_choice` for [`Choice::Required`].
     pub required: &'static str,
-    /// Value of `tool_choice` for [`Choice::Named`].
-    pub named: &'static str,
     /// Field that forbids several calls.
     pub several_field: &'static str,
-    /// That field with the value that forbids them.
-    pub single: &'static str,
 }
 
 /// Checks the tools of a request, and returns the treatment of calls in its answer.
 ///
 /// # Errors
 /// 400 that names the field.
-pub(super) fn calls(app: &App, wanted: &Wanted<'_>) -> ApiResult<Calls> {
+pub(super) fn calls(app: &App, wanted: &Wanted<'_>) -> ApiResult<CallPlan> {
     let tools = wanted.tools;
     check_tools(tools, &app.config.server.limits.request, &wanted.words.tool)?;
     check_choice(wanted)?;
-    match (&wanted.choice, app.text.answers.tools) {
-        _ if tools.is_empty() => Ok(Calls::Text),
-        (Choice::None, None) => Ok(Calls::Text),
-        (Choice::None, Some(format)) => Ok(Calls::Muted(format)),
+    let calls = match (&wanted.choice, app.text.answers.tools) {
+        _ if tools.is_empty() => Calls::Text,
+        (Choice::None, None) => Calls::Text,
+        (Choice::None, Some(format)) => Calls::Muted(format),
         (_, format) => {
             let format = format.ok_or_else(|| no_parser(wanted.words))?;
-            parsed(app, wanted, format)
+            return parsed(app, wanted, format);
         }
+    };
+    Ok(CallPlan {
+        calls,
+        holding: None,
+    })
+}
+
+/// Refuses a choice of tools that are not there.
+fn check_choice(wanted: &Wanted<'_>) -> ApiResult<()> {
+    let names = match &wanted.choice {
+        Choice::Auto | Choice::None => return Ok(()),
+        Choice::Required if wanted.tools.is_empty() => {
+            return Err(invalid_choice("it needs 'tools' that may be called"));
+        }
+        Choice::Required => return Ok(()),
+        Choice::Named(name) => std::slice::from_ref(name),
+        Choice::Allowed { names, .. } => names,
+    };
+    let is_there = |name: &&String| {
+        let mut tools = wanted.tools.iter();
+        tools.any(|tool| tool["function"]["name"] == ***name)
+    };
+    match names.iter().find(|name| !is_there(name)) {
+        Some(name) => Err(invalid_choice(&format!("there is no tool called '{name}'"))),
+        None => Ok(()),
     }
 }
 
-/// Refuses what needs constrained answers: a call that must come.
-fn check_choice(wanted: &Wanted<'_>) -> ApiResult<()> {
-    let words = wanted.words;
-    let what = match &wanted.choice {
-        Choice::Auto | Choice::None => return Ok(()),
-        Choice::Required => words.required,
-        Choice::Named(name) => {
-            let mut tools = wanted.tools.iter();
-            if tools.all(|tool| tool["function"]["name"] != **name) {
-                return Err(invalid_choice(&format!("there is no tool called '{name}'")));
-            }
-            words.named
-        }
-    };
-    Err(ApiError::unsupported(
-        "tool_choice",
-        format!(
-            "A 'tool_choice' of {what} is not supported by this version: answers are not \
-             constrained, so no call can be promised. Use {}, and ask for the call in a message.",
-            words.auto
-        ),
-    ))
-}
-
-fn parsed(app: &App, wanted: &Wanted<'_>, format: &'static ToolFormat) -> ApiResult<Calls> {
+fn parsed(app: &App, wanted: &Wanted<'_>, format: &'static ToolFormat) -> ApiResult<CallPlan> {
     let template = app.text.template.as_ref();
     if !template.is_none_or(|template| template.shows_tools()) {
         return Err(ApiError::unsupported(
@@ -110,18 +116,37 @@ fn parsed(app: &App, wanted: &Wanted<'_>, format: &'static ToolFormat) -> ApiRes
              or serve the model with a template that does.",
         ));
     }
-    if !wanted.several {
-        return Err(ApiError::unsupported(
-            wanted.words.several_field,
-            format!(
-                "{} is not supported by this version: answers are not constrained, so a model may \
-                 call several tools. Leave it out, and answer every call.",
-                wanted.words.single
-            ),
-        ));
+    let (only, required) = match &wanted.choice {
+        Choice::Auto | Choice::None => (None, false),
+        Choice::Required => (None, true),
+        Choice::Named(name) => (Some(vec![name.clone()]), true),
+        Choice::Allowed { names, required } => (Some(names.clone()), *required),
+    };
+    Ok(CallPlan {
+        calls: Calls::Parsed(format, Arc::new(ToolSchemas::new(wanted.tools))),
+        holding: Some(Holding {
+            format,
+            required,
+            several: wanted.several && !matches!(wanted.choice, Choice::Named(_)),
+            param: asks(wanted, required || only.is_some()),
+            only,
+            words: wanted.words,
+        }),
+    })
+}
+
+/// Returns the field that asks for constrained calls.
+fn asks(wanted: &Wanted<'_>, chosen: bool) -> Option<Cow<'static, str>> {
+    let words = wanted.words;
+    if chosen {
+        return Some("tool_choice".into());
     }
-    let schemas = ToolSchemas::new(wanted.tools);
-    Ok(Calls::Parsed(format, Arc::new(schemas)))
+    if !wanted.several {
+        return Some(words.several_field.into());
+    }
+    let strict = |tool: &Value| tool["function"]["strict"] == true;
+    let at = wanted.tools.iter().position(strict)?;
+    Some(format!("tools[{at}]{}.strict", words.tool.function).into())
 }
 
 fn no_parser(words: &Words) -> ApiError {
@@ -146,9 +171,37 @@ pub(super) fn worded_choice(choice: &str) -> ApiResult<Choice> {
         "none" => Ok(Choice::None),
         "required" => Ok(Choice::Required),
         _ => {
-            let problem = format!("'{choice}' is not one of auto, none");
+            let problem = format!("'{choice}' is not one of auto, none, required");
             Err(invalid_choice(&problem))
         }
+    }
+}
+
+/// Reads the choice of OpenAI's `allowed_tools`. `name` finds the name of one of its tools.
+///
+/// # Errors
+/// 400 for another form.
+pub(super) fn allowed_choice(
+    mode: &Value,
+    tools: &Value,
+    name: impl Fn(&Value) -> Option<&str>,
+) -> ApiResult<Choice> {
+    let required = match mode.as_str() {
+        Some("auto") => false,
+        Some("required") => true,
+        _ => {
+            return Err(invalid_choice(
+                "its 'mode' must be \"auto\" or \"required\"",
+            ));
+        }
+    };
+    let names = tools.as_array().into_iter().flatten();
+    let names: Option<Vec<_>> = names.map(|tool| name(tool).map(str::to_owned)).collect();
+    match names.filter(|names| !names.is_empty()) {
+        Some(names) => Ok(Choice::Allowed { names, required }),
+        None => Err(invalid_choice(
+            "its 'tools' must be a list of functions with their names",
+        )),
     }
 }
 

@@ -1,11 +1,11 @@
 //! Constraints of a request's outputs.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use lockstep_constraint::ConstraintError;
 use lockstep_traces::names;
 use lockstep_types::{
-    constraint::Constraint,
+    constraint::{Constraint, ConstraintKind},
     request::{ErrorKind, RequestError},
 };
 
@@ -16,6 +16,9 @@ use crate::{
     metrics::constraint_label,
     request_trace::InferenceTrace,
 };
+
+/// Longest time to find the schema at fault inside a constraint.
+const LONGEST: Duration = Duration::from_secs(2);
 
 /// Compiles a request's constraint.
 ///
@@ -55,13 +58,35 @@ pub(super) async fn check(
         }
     }
     drop(span);
-    checked.result.map_err(|error| refused(asked, &error))?;
-    Ok(Some(constraint))
+    match checked.result {
+        Ok(()) => Ok(Some(constraint)),
+        Err(error @ ConstraintError::Refused { .. }) => {
+            let part = tokio::time::timeout(LONGEST, wrong_part(app, asked)).await;
+            Err(match part {
+                Ok(Some((param, error))) => refused(param, ConstraintKind::JsonSchema, &error),
+                Ok(None) | Err(_) => refused(&asked.param, asked.kind, &error),
+            })
+        }
+        Err(error) => Err(refused(&asked.param, asked.kind, &error)),
+    }
 }
 
-fn refused(asked: &ConstraintSpec, error: &ConstraintError) -> ApiError {
-    let (param, name) = (&asked.param, asked.kind.name());
-    let param: &str = param;
+/// Returns the first schema inside a constraint that can't be followed by itself.
+async fn wrong_part<'a>(
+    app: &App,
+    asked: &'a ConstraintSpec,
+) -> Option<(&'a str, ConstraintError)> {
+    for part in &asked.parts {
+        let schema = Constraint::new(ConstraintKind::JsonSchema, part.schema.as_str());
+        if let Err(error) = app.constraints.check(Arc::new(schema)).await.result {
+            return Some((&part.param, error));
+        }
+    }
+    None
+}
+
+fn refused(param: &str, kind: ConstraintKind, error: &ConstraintError) -> ApiError {
+    let name = kind.name();
     match error {
         ConstraintError::Busy => RequestError::new(ErrorKind::Overloaded, error.to_string()).into(),
         ConstraintError::NoEnd | ConstraintError::Vocabulary(_) => {

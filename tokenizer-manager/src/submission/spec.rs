@@ -69,6 +69,17 @@ pub struct ConstraintSpec {
     pub whitespace: Whitespace,
     /// Reasoning that comes first.
     pub after: Option<Reasoning>,
+    /// Schemas inside `text`, one of which is named if it can't be followed.
+    pub parts: Vec<ConstraintPart>,
+}
+
+/// A schema inside a constraint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConstraintPart {
+    /// Field that has it.
+    pub param: String,
+    /// The schema.
+    pub schema: String,
 }
 
 impl ConstraintSpec {
@@ -84,6 +95,7 @@ impl ConstraintSpec {
             text: text.into(),
             whitespace: Whitespace::default(),
             after: None,
+            parts: Vec::new(),
         }
     }
 }

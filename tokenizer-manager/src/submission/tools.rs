@@ -101,15 +101,7 @@ fn check_function(
         return Err(invalid(names.schema, problem));
     }
     match function["strict"] {
-        Value::Null | Value::Bool(false) => Ok(()),
-        Value::Bool(true) => {
-            let problem = "calls are not constrained to a schema by this version; leave it out, \
-                           and check the arguments";
-            Err(ApiError {
-                code: Some("unsupported_parameter"),
-                ..invalid("strict", problem)
-            })
-        }
+        Value::Null | Value::Bool(_) => Ok(()),
         _ => Err(invalid("strict", "it must be true or false")),
     }
 }

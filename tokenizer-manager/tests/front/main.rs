@@ -15,6 +15,7 @@ mod forgiving;
 mod grpc;
 mod harness;
 mod health;
+mod held_calls;
 mod lifecycle;
 mod messages;
 mod messages_errors;

@@ -82,16 +82,11 @@ async fn bad_fields_are_refused_by_name() {
             tool(json!({"name": "a", "input_schema": []})),
             "'tools[0].input_schema'",
         ),
-        (
-            tool(json!({"name": "a", "strict": true})),
-            "'tools[0].strict'",
-        ),
-        (choice(json!({"type": "any"})), "type 'any'"),
-        (choice(json!({"type": "tool", "name": "a"})), "type 'tool'"),
+        (tool(json!({"name": "a", "strict": 1})), "'tools[0].strict'"),
         (choice(json!({"type": "tool", "name": "b"})), "'b'"),
         (choice(json!("auto")), "'tool_choice'"),
         (
-            choice(json!({"type": "auto", "disable_parallel_tool_use": true})),
+            choice(json!({"type": "auto", "disable_parallel_tool_use": 1})),
             "disable_parallel_tool_use",
         ),
         (

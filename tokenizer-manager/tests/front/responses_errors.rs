@@ -144,14 +144,9 @@ async fn bad_tools_are_refused_by_name() {
         ),
         (function(json!({"name": "a b"})), "tools[0].name"),
         (function(json!({"parameters": []})), "tools[0].parameters"),
-        (function(json!({"strict": true})), "tools[0].strict"),
-        (choice(json!("required")), "tool_choice"),
+        (function(json!({"strict": 1})), "tools[0].strict"),
         (choice(json!("any")), "tool_choice"),
         (choice(json!(5)), "tool_choice"),
-        (
-            choice(json!({"type": "function", "name": "a"})),
-            "tool_choice",
-        ),
         (
             choice(json!({"type": "function", "name": "b"})),
             "tool_choice",
@@ -161,10 +156,6 @@ async fn bad_tools_are_refused_by_name() {
             "tool_choice",
         ),
         (choice(json!({"type": "web_search"})), "tool_choice"),
-        (
-            json!({"tools": [{"type": "function", "name": "a"}], "parallel_tool_calls": false}),
-            "parallel_tool_calls",
-        ),
     ])
     .await;
 }

@@ -69,6 +69,8 @@ pub struct AnswerParser {
     is_tried: bool,
     /// True if a call has ended the reasoning, whose closing mark may still come.
     interrupted: bool,
+    /// True until the answer begins, where it is either text or calls.
+    undecided: bool,
     /// True between the reasoning and the answer's first character that is not blank.
     begins: bool,
     spaces: Spaces,
@@ -120,6 +122,7 @@ impl AnswerParser {
             options: options.calls.clone(),
             is_tried: false,
             interrupted: false,
+            undecided: matches!(&options.calls, Calls::Parsed(_, tools) if tools.are_alone()),
             begins: false,
             spaces: Spaces::new(matches!(options.calls, Calls::Parsed(..)), false),
             ahead: VecDeque::new(),
@@ -264,7 +267,11 @@ impl AnswerParser {
     }
 
     fn answer(&mut self, symbol: Symbol, sink: &mut dyn Sink) {
-        self.begins &= matches!(symbol, Symbol::Char(c) if c.is_whitespace());
+        let blank = matches!(symbol, Symbol::Char(c) if c.is_whitespace());
+        self.begins &= blank;
+        if !blank && std::mem::take(&mut self.undecided) && matches!(symbol, Symbol::Char(_)) {
+            self.calls = None;
+        }
         let mut out = Writer {
             spaces: &mut self.spaces,
             sink,

@@ -5,13 +5,11 @@ mod history;
 mod thinking;
 mod tools;
 
-use lockstep_text::Calls;
-
 use super::types::MessagesRequest;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    http::{constraint, conversation::prompt},
+    http::{constraint, conversation::prompt, tools::CallPlan},
     submission::{FieldNames, GenerateSpec, MaxTokens, check_stops, count, integer},
     text::Conversation,
 };
@@ -29,7 +27,7 @@ pub(super) struct Shape {
 #[derive(Debug)]
 pub(super) struct Chat {
     pub conversation: Conversation,
-    calls: Calls,
+    calls: CallPlan,
     shows_thinking: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Constraints of an answer beside its other parts.
 
-use lockstep_text::{Calls, ReasoningFormat, Turn};
+use lockstep_text::{ReasoningFormat, Turn};
 use lockstep_types::constraint::Reasoning;
 
 use crate::{
@@ -8,18 +8,16 @@ use crate::{
     submission::GenerateSpec,
 };
 
-/// Refuses a constraint of an answer that may have tool calls: it would leave no call.
-pub(super) fn check(spec: &GenerateSpec, calls: &Calls) -> ApiResult<()> {
-    match (&spec.constraint, calls) {
-        (Some(constraint), Calls::Parsed(..)) => Err(ApiError::unsupported(
-            constraint.param.clone(),
-            format!(
-                "'{}' beside tools that may be called is not supported by this version: no call \
-                 would fulfil it. Send 'tool_choice': \"none\", or leave one of them out.",
-                constraint.param
-            ),
+/// Refuses reasoning that stays in the text of an answer whose calls are constrained: what looks
+/// like a call there would be taken for one. `turn` tells how the answer begins.
+pub(super) fn check_apart(turn: Option<Turn>) -> ApiResult<()> {
+    match turn {
+        None | Some(Turn::Answer) => Ok(()),
+        Some(_) => Err(ApiError::invalid(
+            "separate_reasoning",
+            "'separate_reasoning': false can't be used where calls are constrained and the model \
+             may reason first; leave it out.",
         )),
-        _ => Ok(()),
     }
 }
 

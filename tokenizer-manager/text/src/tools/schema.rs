@@ -12,6 +12,7 @@ const MOST_SCHEMAS: usize = 256;
 pub struct ToolSchemas {
     tools: HashMap<String, HashMap<String, Kinds>>,
     hold: bool,
+    alone: bool,
 }
 
 /// Types that an argument may have.
@@ -39,6 +40,7 @@ impl ToolSchemas {
         Self {
             tools: tools.collect(),
             hold: false,
+            alone: false,
         }
     }
 
@@ -47,6 +49,21 @@ impl ToolSchemas {
     #[must_use]
     pub fn held(self) -> Self {
         Self { hold: true, ..self }
+    }
+
+    /// Says that the output is held to a grammar of either calls or an answer. An answer that
+    /// does not begin with a call has none.
+    #[must_use]
+    pub fn alone(self) -> Self {
+        Self {
+            alone: true,
+            ..self.held()
+        }
+    }
+
+    /// True if an output has either calls or text.
+    pub(crate) fn are_alone(&self) -> bool {
+        self.alone
     }
 
     /// True if the output is held to a grammar.

@@ -1,12 +1,11 @@
 //! Fields of a Messages request about tools.
 
-use lockstep_text::Calls;
 use serde_json::{Map, Value, json};
 
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    http::tools::{self, Choice, Wanted, Words, invalid_choice},
+    http::tools::{self, CallPlan, Choice, Wanted, Words, invalid_choice},
     submission::ToolNames,
 };
 
@@ -16,12 +15,9 @@ const WORDS: Words = Words {
         function: "",
         schema: "input_schema",
     },
-    auto: "{\"type\": \"auto\"}",
     none: "{\"type\": \"none\"}",
     required: "type 'any'",
-    named: "type 'tool'",
     several_field: "tool_choice.disable_parallel_tool_use",
-    single: "'disable_parallel_tool_use': true",
 };
 
 /// Fields of a tool, with their names in the chat API.
@@ -63,7 +59,7 @@ fn one(at: usize, tool: Value) -> ApiResult<Value> {
 }
 
 /// Checks the tools, and returns the treatment of calls in the answer.
-pub(super) fn calls(app: &App, tools: &[Value], choice: Option<&Value>) -> ApiResult<Calls> {
+pub(super) fn calls(app: &App, tools: &[Value], choice: Option<&Value>) -> ApiResult<CallPlan> {
     let wanted = Wanted {
         tools,
         choice: self::choice(choice)?,
@@ -86,7 +82,7 @@ fn choice(given: Option<&Value>) -> ApiResult<Choice> {
         (Some("tool"), Value::String(name)) => Ok(Choice::Named(name.clone())),
         (Some("tool"), _) => Err(invalid_choice("'name' must be a string")),
         _ => Err(invalid_choice(
-            "expected an object whose 'type' is \"auto\" or \"none\"",
+            "expected an object whose 'type' is \"auto\", \"any\", \"tool\" or \"none\"",
         )),
     }
 }

@@ -1,13 +1,12 @@
 //! Fields of a Responses request about tools.
 
-use lockstep_text::Calls;
 use serde_json::{Map, Value, json};
 
 use super::types::ResponsesRequest;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    http::tools::{self, Choice, Wanted, Words, invalid_choice},
+    http::tools::{self, CallPlan, Choice, Wanted, Words, allowed_choice, invalid_choice},
     submission::ToolNames,
 };
 
@@ -17,12 +16,9 @@ const WORDS: Words = Words {
         function: "",
         schema: "parameters",
     },
-    auto: "\"auto\"",
     none: "\"none\"",
     required: "\"required\"",
-    named: "a function",
     several_field: "parallel_tool_calls",
-    single: "'parallel_tool_calls': false",
 };
 
 /// Fields of a function.
@@ -71,7 +67,7 @@ pub(super) fn in_own_form(tool: &Value) -> Value {
 }
 
 /// Checks the tools, and returns the treatment of calls in the answer.
-pub(super) fn calls(app: &App, tools: &[Value], request: &ResponsesRequest) -> ApiResult<Calls> {
+pub(super) fn calls(app: &App, tools: &[Value], request: &ResponsesRequest) -> ApiResult<CallPlan> {
     let wanted = Wanted {
         tools,
         choice: choice(request.tool_choice.as_ref())?,
@@ -83,7 +79,7 @@ pub(super) fn calls(app: &App, tools: &[Value], request: &ResponsesRequest) -> A
 
 /// Reads `tool_choice`.
 fn choice(given: Option<&Value>) -> ApiResult<Choice> {
-    const FORMS: &str = "expected \"auto\" or \"none\"";
+    const FORMS: &str = "expected \"auto\", \"none\", \"required\", a function or 'allowed_tools'";
     match given {
         None | Some(Value::Null) => Ok(Choice::Auto),
         Some(Value::String(choice)) => tools::worded_choice(choice),
@@ -91,11 +87,15 @@ fn choice(given: Option<&Value>) -> ApiResult<Choice> {
             let kind = fields.get("type").and_then(Value::as_str);
             match (kind, fields.get("name")) {
                 (Some("function"), Some(Value::String(name))) => Ok(Choice::Named(name.clone())),
+                (Some("allowed_tools"), _) => {
+                    let field = |name: &str| fields.get(name).unwrap_or(&Value::Null);
+                    allowed_choice(field("mode"), field("tools"), |tool| tool["name"].as_str())
+                }
                 (Some(kind), _) if kind != "function" => Err(ApiError::unsupported(
                     "tool_choice",
                     format!(
-                        "A 'tool_choice' of type '{kind}' is not supported by this version; send \
-                         only the allowed tools in 'tools'."
+                        "A 'tool_choice' of type '{kind}' is not supported by this version; name a \
+                         function."
                     ),
                 )),
                 _ => Err(invalid_choice(FORMS)),

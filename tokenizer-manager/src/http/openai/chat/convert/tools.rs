@@ -1,29 +1,25 @@
 //! Fields of a chat request about tools.
 
-use lockstep_text::Calls;
 use serde_json::Value;
 
 use super::super::types::ChatRequest;
 use crate::{
     app::App,
-    error::{ApiError, ApiResult},
-    http::tools::{self, Choice, Wanted, Words, invalid_choice},
+    error::ApiResult,
+    http::tools::{self, CallPlan, Choice, Wanted, Words, allowed_choice, invalid_choice},
     submission::ToolNames,
 };
 
 /// The chat API's words.
 const WORDS: Words = Words {
     tool: ToolNames::CHAT,
-    auto: "\"auto\"",
     none: "\"none\"",
     required: "\"required\"",
-    named: "a function",
     several_field: "parallel_tool_calls",
-    single: "'parallel_tool_calls': false",
 };
 
 /// Checks the tools of a request, and returns the treatment of calls in its answer.
-pub(super) fn calls(app: &App, request: &ChatRequest) -> ApiResult<Calls> {
+pub(super) fn calls(app: &App, request: &ChatRequest) -> ApiResult<CallPlan> {
     let wanted = Wanted {
         tools: request.tools.as_deref().unwrap_or_default(),
         choice: choice(request.tool_choice.as_ref())?,
@@ -44,11 +40,12 @@ fn choice(given: Option<&Value>) -> ApiResult<Choice> {
                 .and_then(|function| function.get("name"));
             match (fields.get("type").and_then(Value::as_str), named) {
                 (Some("function"), Some(Value::String(name))) => Ok(Choice::Named(name.clone())),
-                (Some("allowed_tools"), _) => Err(ApiError::unsupported(
-                    "tool_choice",
-                    "A 'tool_choice' of type 'allowed_tools' is not supported by this version; \
-                     send only the allowed tools in 'tools'.",
-                )),
+                (Some("allowed_tools"), _) => {
+                    let allowed = fields.get("allowed_tools").unwrap_or(&Value::Null);
+                    allowed_choice(&allowed["mode"], &allowed["tools"], |tool| {
+                        tool["function"]["name"].as_str()
+                    })
+                }
                 _ => Err(invalid_choice(FORMS)),
             }
         }
@@ -56,4 +53,4 @@ fn choice(given: Option<&Value>) -> ApiResult<Choice> {
     }
 }
 
-const FORMS: &str = "expected \"auto\" or \"none\"";
+const FORMS: &str = "expected \"auto\", \"none\", \"required\", a function or 'allowed_tools'";

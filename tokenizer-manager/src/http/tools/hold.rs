@@ -1,0 +1,200 @@
+//! Answers that are held to a grammar of their calls.
+
+use std::{borrow::Cow, sync::Arc};
+
+use lockstep_constraint::{check_schema, expression};
+use lockstep_text::{
+    Beside, CallableTool, Calls, GrammarError, ToolFormat, ToolSchemas, WantedCalls,
+};
+use lockstep_types::constraint::ConstraintKind;
+use serde_json::Value;
+
+use super::Words;
+use crate::{
+    app::App,
+    error::{ApiError, ApiResult},
+    submission::{ConstraintPart, ConstraintSpec, GenerateSpec},
+};
+
+/// Treatment of calls in an answer.
+#[derive(Debug)]
+pub(in crate::http) struct CallPlan {
+    /// Calls as the parser sees them, if nothing else is asked for.
+    pub calls: Calls,
+    /// Calls that a grammar could hold the answer to; `None` = it has none.
+    pub holding: Option<Holding>,
+}
+
+impl CallPlan {
+    /// True if the request asks for calls that are held to a grammar.
+    pub fn is_held(&self) -> bool {
+        let holding = self.holding.as_ref();
+        holding.is_some_and(|holding| holding.param.is_some())
+    }
+}
+
+/// Calls that an answer may have.
+#[derive(Debug)]
+pub(in crate::http) struct Holding {
+    /// Format of the calls.
+    pub format: &'static ToolFormat,
+    /// Names of the tools that may be called; `None` = all.
+    pub only: Option<Vec<String>>,
+    /// True if the answer is at least one call.
+    pub required: bool,
+    /// True if the answer may have several.
+    pub several: bool,
+    /// Field that asks for a grammar; `None` = only a constraint of the answer does.
+    pub param: Option<Cow<'static, str>>,
+    /// The API's words.
+    pub words: &'static Words,
+}
+
+/// Constrains an answer to its calls where the request asks for that, beside a constraint that it
+/// may have already. Returns the treatment of calls.
+///
+/// # Errors
+/// 400 that names the field, or the schema of the tool, that can't be obeyed.
+pub(in crate::http) fn hold(
+    app: &App,
+    spec: &mut GenerateSpec,
+    tools: &[Value],
+    plan: CallPlan,
+) -> ApiResult<Calls> {
+    let Some(holding) = plan.holding else {
+        return Ok(plan.calls);
+    };
+    let answer = spec.constraint.take().filter(|_| !holding.required);
+    let param = holding.param.clone();
+    let Some(param) = param.or_else(|| Some(answer.as_ref()?.param.clone())) else {
+        return Ok(plan.calls);
+    };
+    let whitespace = answer.as_ref().map(|answer| answer.whitespace);
+    let rule = answer.map(|answer| rule(&answer)).transpose()?;
+    let callable = callable(tools, &holding)?;
+    let schemas = ToolSchemas::new(
+        &callable
+            .iter()
+            .map(|(at, _)| tools[*at].clone())
+            .collect::<Vec<_>>(),
+    );
+    let wanted: Vec<_> = callable.iter().map(|(_, tool)| *tool).collect();
+    let wanted = WantedCalls {
+        tools: &wanted,
+        beside: match &rule {
+            Some(rule) => Beside::Answer(rule),
+            None if holding.required => Beside::Nothing,
+            None => Beside::Text,
+        },
+        several: holding.several,
+    };
+    let grammar = holding.format.grammar(&app.text.tokenizer, &wanted);
+    let grammar = grammar.map_err(|error| refused(error, &param, &callable, holding.words))?;
+    let parts = callable.iter().filter_map(|(at, tool)| {
+        Some(ConstraintPart {
+            param: schema_of(*at, holding.words),
+            schema: tool.schema?.to_string(),
+        })
+    });
+    spec.constraint = Some(ConstraintSpec {
+        parts: parts.collect(),
+        whitespace: whitespace.unwrap_or_default(),
+        ..ConstraintSpec::new(param, ConstraintKind::Lark, grammar)
+    });
+    let schemas = match wanted.beside {
+        Beside::Nothing | Beside::Text => schemas.held(),
+        Beside::Answer(_) => schemas.alone(),
+    };
+    Ok(Calls::Parsed(holding.format, Arc::new(schemas)))
+}
+
+/// Returns the expression of a constrained answer.
+fn rule(answer: &ConstraintSpec) -> ApiResult<String> {
+    if answer.kind == ConstraintKind::Lark {
+        return Err(ApiError::unsupported(
+            answer.param.clone(),
+            format!(
+                "'{}' beside tools that may be called is not supported by this version: send \
+                 'tool_choice' to forbid or to require calls, or use a JSON schema.",
+                answer.param
+            ),
+        ));
+    }
+    expression(answer.kind, &answer.text).map_err(|error| {
+        let (name, param) = (answer.kind.name(), &answer.param);
+        ApiError::invalid(
+            param.clone(),
+            format!("Invalid {name} for '{param}': {error}."),
+        )
+    })
+}
+
+/// Returns the tools that may be called, with their places. The schemas of strict tools are
+/// obeyed; those of others where calls are required and the schema can be.
+fn callable<'a>(
+    tools: &'a [Value],
+    holding: &Holding,
+) -> ApiResult<Vec<(usize, CallableTool<'a>)>> {
+    let mut callable = Vec::with_capacity(tools.len());
+    for (at, tool) in tools.iter().enumerate() {
+        let function = &tool["function"];
+        let name = function["name"].as_str().unwrap_or_default();
+        let only = holding.only.as_ref();
+        if only.is_some_and(|only| !only.iter().any(|one| one == name)) {
+            continue;
+        }
+        let strict = function["strict"] == true;
+        let mut schema = Some(&function["parameters"]).filter(|schema| schema.is_object());
+        if let Some(given) = schema.filter(|_| strict || holding.required) {
+            match check_schema(&given.to_string()) {
+                Ok(()) => {}
+                Err(_) if !strict => schema = None,
+                Err(error) => {
+                    let param = schema_of(at, holding.words);
+                    let message = format!("Invalid JSON schema for '{param}': {error}.");
+                    return Err(ApiError::invalid(param, message));
+                }
+            }
+        } else {
+            schema = None;
+        }
+        callable.push((
+            at,
+            CallableTool {
+                name,
+                schema,
+                strict,
+            },
+        ));
+    }
+    Ok(callable)
+}
+
+/// Returns the name of the field with a tool's schema.
+fn schema_of(at: usize, words: &Words) -> String {
+    format!("tools[{at}]{}.{}", words.tool.function, words.tool.schema)
+}
+
+fn refused(
+    error: GrammarError,
+    param: &str,
+    tools: &[(usize, CallableTool<'_>)],
+    words: &Words,
+) -> ApiError {
+    match &error {
+        GrammarError::NoOpening(_) => ApiError::unsupported(
+            param,
+            format!(
+                "'{param}' can't be obeyed here: {error}. Leave it out, or send a 'tool_choice' \
+                 of {}.",
+                words.required
+            ),
+        ),
+        GrammarError::Arguments { tool, .. } => {
+            let at = tools.get(*tool).map_or(0, |(at, _)| *at);
+            let param = schema_of(at, words);
+            let message = format!("Invalid JSON schema for '{param}': {error}.");
+            ApiError::invalid(param, message)
+        }
+    }
+}
