@@ -74,7 +74,7 @@ impl Compiled {
         let before = match &constraint.after {
             None => None,
             Some(after) => {
-                let close = Mark::new(&after.close);
+                let close = vocabulary.mark(&after.close);
                 let close = close.ok_or_else(|| {
                     ConstraintError::refused("the mark that ends the reasoning is empty")
                 })?;
@@ -89,7 +89,7 @@ impl Compiled {
                         ))
                     })
                 };
-                Some((open.map(token).transpose()?, Arc::new(close)))
+                Some((open.map(token).transpose()?, close))
             }
         };
         let compiled = Self { grammar, before };
