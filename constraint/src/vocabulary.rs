@@ -1,9 +1,6 @@
 //! The vocabulary as a trie of bytes.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{fmt, sync::Arc};
 
 use llguidance::{
     ParserFactory,
@@ -13,16 +10,13 @@ use llguidance::{
 };
 use lockstep_text::Tokenizer;
 
-use crate::{ConstraintError, blanks::is_blank, mark::Mark};
+use crate::{ConstraintError, blanks::is_blank};
 
 /// Most work of a matcher's lexer, all its masks together. Each unit keeps one byte or some, and
 /// takes 100 ns. Usual schemas need some thousand units.
 pub(crate) const MOST_WORK: u64 = 10_000_000;
 /// Most states of a matcher's lexer. Each keeps up to 1.2 kB.
 const MOST_STATES: usize = 50_000;
-/// Most marks whose masks are kept. A model's template has one or two. The masks of one take as
-/// many bits as the vocabulary has tokens, for each byte of the mark.
-const MOST_MARKS: usize = 4;
 
 /// Tokens of a model as bytes. Special tokens stand for no text, so only a mark or the end of
 /// an output allows them.
@@ -33,8 +27,6 @@ pub struct Vocabulary {
     end_tokens: Vec<u32>,
     /// Tokens of blanks alone, with their lengths.
     blanks: Vec<(u32, usize)>,
-    /// Marks that end free text; used last at the end.
-    marks: Mutex<Vec<Arc<Mark>>>,
 }
 
 impl fmt::Debug for Vocabulary {
@@ -98,24 +90,7 @@ impl Vocabulary {
             words,
             end_tokens: ends,
             blanks,
-            marks: Mutex::new(Vec::with_capacity(MOST_MARKS)),
         })
-    }
-
-    /// Returns a mark that ends free text; `None` if it has no bytes. Constraints with the same
-    /// mark share its masks, each of which takes a look at every token.
-    pub(crate) fn mark(&self, text: &str) -> Option<Arc<Mark>> {
-        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = marks.iter().position(|mark| mark.is(text));
-        let mark = match known {
-            Some(at) => marks.remove(at),
-            None => Arc::new(Mark::new(text)?),
-        };
-        if marks.len() == MOST_MARKS {
-            marks.remove(0);
-        }
-        marks.push(mark.clone());
-        Some(mark)
     }
 
     /// Returns the number of logits.
@@ -166,36 +141,5 @@ fn limits() -> ParserLimits {
         max_lexer_states: MOST_STATES,
         verbose_errors: false,
         ..ParserLimits::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-
-    #[test]
-    fn marks_are_shared_and_few_are_kept() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/lockstep-demo-7m");
-        let tokenizer = Tokenizer::load(&folder).expect("the demo model");
-        let vocabulary = Vocabulary::new(&tokenizer, 4096, &[2]).expect("it has an end");
-        let mark = |text: &str| vocabulary.mark(text).expect("it has bytes");
-        let first = mark("</think>");
-        assert!(Arc::ptr_eq(&first, &mark("</think>")));
-        assert!(vocabulary.mark("").is_none());
-        for number in 0..2 * MOST_MARKS {
-            assert!(!Arc::ptr_eq(&first, &mark(&format!("</{number}>"))));
-            // What is used often stays.
-            assert!(Arc::ptr_eq(&first, &mark("</think>")));
-        }
-        assert_eq!(
-            vocabulary.marks.lock().map_or(0, |marks| marks.len()),
-            MOST_MARKS
-        );
-        for number in 0..MOST_MARKS {
-            mark(&format!("</{number}>"));
-        }
-        assert!(!Arc::ptr_eq(&first, &mark("</think>")));
     }
 }

@@ -232,7 +232,7 @@ impl lockstep_adaptive::Policy for Recorder {
     fn digest(&self, _: &mut Digest) {}
 }
 
-/// What policies are shown of a worker's steps: rows with forced drafts apart from all others.
+/// Policies are shown rows with forced drafts apart from all others.
 #[test]
 fn policies_are_shown_forced_drafts_apart() {
     for shape in [Shape::chain(4), Shape::TREE] {
