@@ -11,7 +11,8 @@ use std::{
 use lockstep_types::constraint::Constraint;
 
 use crate::{
-    Cancel, ConstraintError, Lookahead, Matcher, Vocabulary, compile::Compiled, watch::Watch,
+    Cancel, ConstraintError, Lookahead, Matcher, Vocabulary, compile::Compiled, marks::Marks,
+    watch::Watch,
 };
 
 /// Most constraints that are kept. One takes up to some MiB.
@@ -20,6 +21,7 @@ const KEPT: usize = 64;
 /// Compiles constraints, and keeps those that were used last.
 pub struct Compiler {
     vocabulary: Arc<Vocabulary>,
+    marks: Marks,
     watch: Arc<Watch>,
     /// Held while a constraint is compiled for its request.
     turn: Mutex<()>,
@@ -42,6 +44,7 @@ impl Compiler {
     pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
         Self {
             vocabulary,
+            marks: Marks::default(),
             watch: Arc::default(),
             turn: Mutex::default(),
             kept: Mutex::new(Vec::with_capacity(KEPT)),
@@ -61,7 +64,8 @@ impl Compiler {
     /// [`ConstraintError`].
     pub fn check(&self, constraint: &Constraint, cancel: &Cancel) -> Result<(), ConstraintError> {
         if self.find(constraint).is_none() {
-            let compiled = Compiled::new(constraint, &self.vocabulary, cancel, true)?;
+            let compiled =
+                Compiled::new(constraint, (&self.vocabulary, &self.marks), cancel, true)?;
             self.keep(constraint, compiled);
         }
         Ok(())
@@ -112,7 +116,12 @@ impl Compiler {
             return Ok(compiled);
         }
         self.made[0].fetch_add(1, Ordering::Relaxed);
-        let compiled = Compiled::new(constraint, &self.vocabulary, &Cancel::default(), false)?;
+        let compiled = Compiled::new(
+            constraint,
+            (&self.vocabulary, &self.marks),
+            &Cancel::default(),
+            false,
+        )?;
         Ok(self.keep(constraint, compiled))
     }
 

@@ -9,7 +9,7 @@ use std::{
 use llguidance::{JsonCompileOptions, api::TopLevelGrammar};
 use lockstep_types::constraint::{Constraint, ConstraintKind, Whitespace};
 
-use crate::{Cancel, ConstraintError, Matcher, Vocabulary, bounds, mark::Mark, walk};
+use crate::{Cancel, ConstraintError, Matcher, Vocabulary, bounds, mark::Mark, marks::Marks, walk};
 
 /// One space, or a line break and up to 32 blanks.
 const BOUNDED: &str = r"(\x20|\n[\x20\t]{0,32})";
@@ -35,14 +35,14 @@ impl Compiled {
     /// [`ConstraintError`].
     pub fn new(
         constraint: &Constraint,
-        vocabulary: &Arc<Vocabulary>,
+        (vocabulary, marks): (&Arc<Vocabulary>, &Marks),
         cancel: &Cancel,
         walks: bool,
     ) -> Result<Self, ConstraintError> {
         // Compiling a schema takes a frame for each level, references included.
         thread::scope(|scope| {
             let thread = thread::Builder::new().stack_size(STACK);
-            let compile = || Self::compile(constraint, vocabulary, cancel, walks);
+            let compile = || Self::compile(constraint, (vocabulary, marks), cancel, walks);
             let thread = thread
                 .name("grammar".to_owned())
                 .spawn_scoped(scope, compile);
@@ -55,7 +55,7 @@ impl Compiled {
 
     fn compile(
         constraint: &Constraint,
-        vocabulary: &Arc<Vocabulary>,
+        (vocabulary, marks): (&Arc<Vocabulary>, &Marks),
         cancel: &Cancel,
         walks: bool,
     ) -> Result<Self, ConstraintError> {
@@ -74,7 +74,7 @@ impl Compiled {
         let before = match &constraint.after {
             None => None,
             Some(after) => {
-                let close = Mark::new(&after.close);
+                let close = marks.of(&after.close);
                 let close = close.ok_or_else(|| {
                     ConstraintError::refused("the mark that ends the reasoning is empty")
                 })?;
@@ -89,7 +89,7 @@ impl Compiled {
                         ))
                     })
                 };
-                Some((open.map(token).transpose()?, Arc::new(close)))
+                Some((open.map(token).transpose()?, close))
             }
         };
         let compiled = Self { grammar, before };

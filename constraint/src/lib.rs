@@ -23,6 +23,7 @@ mod error;
 mod forced;
 mod lookahead;
 mod mark;
+mod marks;
 mod matcher;
 mod vocabulary;
 mod walk;

@@ -7,7 +7,7 @@ use crate::{
     blanks::{MOST_BLANKS, is_blank},
 };
 
-/// A mark, with the tokens that free text allows before it.
+/// A mark, with the tokens of one vocabulary that free text allows before it.
 #[derive(Debug)]
 pub(crate) struct Mark {
     bytes: Vec<u8>,
@@ -51,6 +51,11 @@ impl Mark {
             fallback,
             masks,
         })
+    }
+
+    /// Returns true if this is the mark of a text.
+    pub fn is(&self, text: &str) -> bool {
+        self.bytes == text.as_bytes()
     }
 
     /// Returns what a token's bytes do after `matched` bytes of the mark.

@@ -46,7 +46,7 @@ pub struct DraftStage<B: Backend> {
     none: Drafts,
     /// The step's decode rows.
     rows: Vec<DraftRow>,
-    /// What constraints force for them.
+    /// Drafts that constraints force for them.
     forced: Forced,
     /// Number of rows that decode, on all DP ranks together.
     pub decodes: usize,

@@ -1,7 +1,11 @@
 //! Tests of requests that are refused or ended early.
 
 use lockstep_planner::{Millis, Planner, PlannerConfig, PlannerError, RequestId};
-use lockstep_types::request::{ErrorKind, FinishReason, Output, Request, RequestError};
+use lockstep_types::{
+    constraint::{Constraint, ConstraintKind},
+    request::{ErrorKind, FinishReason, Output, Request, RequestError},
+    step::SlotOpen,
+};
 
 use super::*;
 
@@ -66,6 +70,45 @@ fn what_can_never_run_is_refused_by_name() {
     assert_eq!(again.unwrap_err().kind, ErrorKind::Invalid);
     run(&mut engine);
     assert_eq!(tokens(&engine, 1).len(), 41, "exactly full is not too full");
+}
+
+/// A plan carries the constraints of the requests that it opens, and has to fit a message. So it
+/// opens no more once they take 4 MiB, and the next plan goes on.
+#[test]
+fn a_plan_opens_as_many_constraints_as_a_message_holds() {
+    let wide = PlannerConfig {
+        max_running_requests: 100,
+        num_pages: 1 + 400,
+        chunked_prefill_size: None,
+        ..config()
+    };
+    let longest = Constraint::new(ConstraintKind::Regex, "a".repeat(64 << 10));
+    for (constraint, expected) in [
+        (Some(std::sync::Arc::new(longest)), vec![64, 36]),
+        (None, vec![100]),
+    ] {
+        let mut engine = engine(&wide);
+        for id in 0..100 {
+            let mut request = request(prompt(id, 4), 4);
+            request.generation.constraint = constraint.clone();
+            submit(&mut engine, id, request);
+        }
+        let mut opened = Vec::new();
+        while opened.iter().sum::<usize>() < 100 {
+            step(&mut engine, |plan| {
+                let opens = &plan.parts[0].opens;
+                let text = |open: &SlotOpen| {
+                    let constraint = open.generation.constraint.as_ref();
+                    constraint.map_or(0, |constraint| constraint.text.len())
+                };
+                let bytes: usize = opens.iter().map(text).sum();
+                assert!(bytes <= 4 << 20, "{bytes}");
+                opened.push(opens.len());
+            });
+        }
+        assert_eq!(opened, expected);
+        run(&mut engine);
+    }
 }
 
 #[test]
