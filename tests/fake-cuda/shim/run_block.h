@@ -29,10 +29,12 @@ inline unsigned char* map(size_t bytes) {
     return (unsigned char*)at;
 }
 
-// Dynamic shared memory: `bytes` that end where touching more is an error.
+// Dynamic shared memory: `bytes` that end where touching more is an error. For the thread
+// sanitizer, blocks that begin early have their own: nothing orders what they do before their
+// wait with the blocks that run meanwhile.
 struct Dynamic {
     unsigned char* at;
-#ifdef CUDA_ON_HOST_ASAN
+#if defined(CUDA_ON_HOST_ASAN) || defined(CUDA_ON_HOST_TSAN)
     explicit Dynamic(size_t bytes) : at((unsigned char*)aligned_alloc(16, (bytes + 15) / 16 * 16)) {}
     ~Dynamic() { free(at); }
 #else
