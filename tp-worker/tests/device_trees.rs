@@ -190,7 +190,7 @@ fn tokens(gpu: &mut CudaBackend, names: &CudaMatrix, inputs: &Inputs, most: usiz
     gpu.upload(&mut out, &vec![0.0; most]);
     let mut looked_up = gpu.tensor(most, 1, Holds::Sum).unwrap();
     gpu.upload(&mut looked_up, &vec![0.0; most]);
-    gpu.embed(names, 0, inputs, &mut looked_up);
+    gpu.embed(names, 0, 1.0, inputs, &mut looked_up);
     gpu.place_columns(&looked_up, &mut out, 0);
     let owners = Owners {
         widths: &[1],

@@ -62,14 +62,15 @@ impl ModelConfig {
 mod tests {
     use super::*;
     use crate::{
-        Architecture, AttentionSpec, CheckpointFormat, GatedMlpNames, GatedMlpSpec, LoadFormat,
-        Mlp, Norms, Quantization, TensorNames,
+        Activation, Architecture, AttentionSpec, CheckpointFormat, GatedMlpNames, GatedMlpSpec,
+        LoadFormat, Mlp, Multipliers, NormKind, Norms, Quantization, TensorNames,
     };
 
     fn model(attentions: impl IntoIterator<Item = AttentionSpec>) -> ModelConfig {
         let layer = |attention| LayerSpec {
             mixer: Mixer::Attention(attention),
             mlp: Mlp::Gated(GatedMlpSpec {
+                activation: Activation::Silu,
                 width: 8,
                 bias: false,
                 names: GatedMlpNames::default(),
@@ -91,6 +92,8 @@ mod tests {
             layers: attentions.into_iter().map(layer).collect(),
             vocab_size: 8,
             max_position_embeddings: 8,
+            norm: NormKind::Rms,
+            multipliers: Multipliers::default(),
             rms_norm_eps: 1e-5,
             tie_word_embeddings: true,
             eos_token_ids: Vec::new(),

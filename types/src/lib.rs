@@ -45,8 +45,9 @@ pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
 pub use kv::{KvGroup, KvSpec};
 pub use model::{
-    Architecture, AttentionNames, AttentionSpec, ExpertsNames, ExpertsSpec, GatedMlpNames,
-    GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, Norms, RopeConfig, RopeScaling,
+    Activation, Architecture, AttentionNames, AttentionSpec, ExpertsNames, ExpertsSpec,
+    GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms,
+    PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling, RopeConfig, RopeScaling,
 };
 pub use names::TensorNames;
 pub use reserve::ReserveConfig;

@@ -2,6 +2,7 @@
 
 mod mixer;
 mod mlp;
+mod multipliers;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,8 +14,14 @@ use crate::{
     WeightFormat,
 };
 
-pub use mixer::{AttentionNames, AttentionSpec, Mixer, RopeConfig, RopeScaling};
-pub use mlp::{ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, Mlp};
+pub use mixer::{
+    AttentionNames, AttentionSpec, Mixer, QkNorm, QueryScaling, RopeConfig, RopeScaling,
+};
+pub use mlp::{
+    Activation, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, Mlp, PlainMlpNames,
+    PlainMlpSpec,
+};
+pub use multipliers::Multipliers;
 
 /// Names of a model family in `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,8 +64,12 @@ pub struct ModelConfig {
     pub vocab_size: usize,
     /// Longest sequence that the positions cover.
     pub max_position_embeddings: usize,
-    /// Added to the mean square in the norm before the output head.
+    /// Kind of all norms of the residual stream and of heads.
+    pub norm: NormKind,
+    /// Added to the mean square, or to the variance, in the norm before the output head.
     pub rms_norm_eps: f32,
+    /// Fixed factors beside the weights.
+    pub multipliers: Multipliers,
     /// True if the output head is the embedding table: `config.json` says so, and no other head
     /// is stored.
     pub tie_word_embeddings: bool,
@@ -80,8 +91,21 @@ pub struct LayerSpec {
     pub mlp: Mlp,
     /// Places of its norms.
     pub norms: Norms,
-    /// Added to the mean square in the layer's norms.
+    /// Added to the mean square, or to the variance, in the layer's norms.
     pub rms_norm_eps: f32,
+}
+
+/// Kind of a model's norms.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormKind {
+    /// RMS norm (Zhang and Sennrich, arXiv:1910.07467): `x / rms(x) · w`.
+    #[default]
+    Rms,
+    /// RMS norm whose weights are stored as distances from one: `x / rms(x) · (1 + w)`.
+    RmsUnitOffset,
+    /// Layer norm with a bias (Ba et al., arXiv:1607.06450).
+    Layer,
 }
 
 /// Places of a layer's norms.
@@ -90,6 +114,23 @@ pub struct LayerSpec {
 pub enum Norms {
     /// Pre-norm: each block, the mixer and the MLP, reads a norm of the residual stream.
     Before,
+    /// Each block reads the residual stream as it is, and a norm of its output is added.
+    After,
+    /// Sandwich norm: each block reads a norm of the residual stream, and a norm of its output
+    /// is added.
+    Around,
+}
+
+impl Norms {
+    /// Returns true if blocks read a norm of the residual stream.
+    pub fn before(self) -> bool {
+        self != Self::After
+    }
+
+    /// Returns true if the outputs of blocks are normed.
+    pub fn after(self) -> bool {
+        self != Self::Before
+    }
 }
 
 impl ModelConfig {

@@ -20,6 +20,10 @@ pub struct TensorNames {
     pub mixer_norm: String,
     /// Norm before a layer's MLP.
     pub mlp_norm: String,
+    /// Norm of the output of a layer's mixer, in layers with norms behind their blocks.
+    pub mixer_output_norm: String,
+    /// Norm of the output of a layer's MLP, likewise.
+    pub mlp_output_norm: String,
 }
 
 /// Names of Llama, and of the families that are written as Llamas.
@@ -33,6 +37,8 @@ impl Default for TensorNames {
             head: name("lm_head"),
             mixer_norm: name("input_layernorm"),
             mlp_norm: name("post_attention_layernorm"),
+            mixer_output_norm: name("post_attention_layernorm"),
+            mlp_output_norm: name("post_feedforward_layernorm"),
         }
     }
 }

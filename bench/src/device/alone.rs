@@ -3,6 +3,7 @@
 
 use lockstep_backend::{Axis, Holds, Linear, RmsNorm, RowParallel};
 use lockstep_devices::Device;
+use lockstep_types::Activation;
 
 use super::kernels::Kernels;
 use super::parts::{Alone, EPS, EXCEEDING, Line, Names, rope, unnormed};
@@ -162,7 +163,7 @@ impl<B: Device> Kernels<'_, B> {
         };
         self.alone(&of, |backend, number| {
             let (gate_up, out) = &mut arrays[number];
-            backend.silu_mul(gate_up, out);
+            backend.gate(gate_up, Activation::Silu, out);
         })
     }
 
@@ -241,7 +242,7 @@ impl<B: Device> Kernels<'_, B> {
                 eps: EPS,
             };
             let done =
-                backend.matmul_add_rms_norm(&x, w, &mut residual, &mut delta, norm, &mut out);
+                backend.matmul_end_block(&x, w, &mut residual, &mut delta, norm.into(), &mut out);
             failed = done.err().or(failed.take());
         });
         failed.map_or(done, |error| Err(error.into()))

@@ -171,6 +171,7 @@ pub fn rope<B: Device>(
 ) -> anyhow::Result<B::Rope> {
     let half = head_dim / 2;
     Ok(backend.load_rope(RopeTable {
+        queries: Vec::new(),
         half,
         cos: vec![0.8; positions * half],
         sin: vec![0.6; positions * half],

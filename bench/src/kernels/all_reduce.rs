@@ -198,7 +198,7 @@ impl<B: Device> Rank<B> {
                     eps: 1e-5,
                 };
                 let (residual, delta) = (&mut residual, &mut delta);
-                backend.matmul_add_rms_norm(&x, linear, residual, delta, norm, &mut out)?;
+                backend.matmul_end_block(&x, linear, residual, delta, norm.into(), &mut out)?;
             }
             let fused = clock.seconds() - start;
             // The first round warms up.

@@ -6,6 +6,7 @@
 
 use lockstep_backend::{Batch, Holds, RopeTable, WeightFormat};
 use lockstep_devices::Device;
+use lockstep_types::Activation;
 
 use super::line::Line;
 use super::setup::{Setup, Times, Weights, filled, load, staged};
@@ -86,6 +87,7 @@ impl<B: Device> Rows<'_, B> {
         let half = attention.head_dim / 2;
         let angles = (0..POSITIONS * half).map(|i| i as f32 * 1e-3);
         let table = self.backend.load_rope(RopeTable {
+            queries: Vec::new(),
             half,
             cos: angles.clone().map(f32::cos).collect(),
             sin: angles.map(f32::sin).collect(),
@@ -110,7 +112,9 @@ impl<B: Device> Rows<'_, B> {
         let rows = self.rows(tokens, 3 * width);
         let (gate_up, mut out) = (self.sums(rows, 2 * width)?, self.operands(rows, width)?);
         let backend = &mut self.backend;
-        let times = time(self.setup, tokens, || backend.silu_mul(&gate_up, &mut out));
+        let times = time(self.setup, tokens, || {
+            backend.gate(&gate_up, Activation::Silu, &mut out)
+        });
         self.add("silu_mul", tokens, rows, 3 * width, times);
         Ok(())
     }
@@ -132,7 +136,7 @@ impl<B: Device> Rows<'_, B> {
         })?;
         let backend = &mut self.backend;
         let times = time(self.setup, tokens, || {
-            backend.embed(&table, 0, &inputs, &mut out);
+            backend.embed(&table, 0, 1.0, &inputs, &mut out);
         });
         self.add("embed", tokens, rows, width + row_bytes / 4, times);
         Ok(())

@@ -186,7 +186,7 @@ fn experts(model: &ModelConfig, memory: &dyn DeviceMemory) -> Vec<Experts> {
         })
     };
     let of_layer = |layer: &LayerSpec| match &layer.mlp {
-        Mlp::Gated(_) => None,
+        Mlp::Gated(_) | Mlp::Plain(_) => None,
         Mlp::Experts(spec) => {
             let (hidden, width) = (model.hidden_size, spec.width);
             let each = bytes(2 * width, hidden) + bytes(hidden, width);

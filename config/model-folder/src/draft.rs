@@ -92,6 +92,17 @@ pub fn eagle3(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigErr
             return Err(damaged(folder.config.unsupported(key, remedy)));
         }
     }
+    if target.multipliers.residual != 1.0 {
+        return Err(ConfigError::file(
+            OPTION,
+            path,
+            format!(
+                "EAGLE-3 heads are not served for {} models, whose residual stream has a factor of \
+                 its own. Give a smaller model of the family, or --speculative-algorithm NGRAM.",
+                target.architecture
+            ),
+        ));
+    }
     let draft_vocab_size = folder
         .config
         .size("draft_vocab_size")

@@ -1,22 +1,31 @@
 //! Families of models, one file each: the layers that their `config.json` describes, and the
 //! names of their tensors. A family is data alone: no device and no checkpoint is there yet.
 
+mod activation;
 mod dense;
 mod experts;
+mod gemma;
+mod granite;
 mod layer_types;
 mod llama;
+mod ministral3;
 mod mistral;
 mod mixtral;
+mod olmo;
 mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
 mod qwen_vl;
 mod rope;
+mod smollm3;
+mod starcoder2;
 mod window;
 mod wrappers;
 
-use lockstep_types::{Architecture, LayerSpec, ModelConfigError, TensorNames};
+use lockstep_types::{
+    Architecture, LayerSpec, ModelConfigError, Multipliers, NormKind, TensorNames,
+};
 use serde_json::Value;
 
 use crate::raw::Raw;
@@ -34,20 +43,50 @@ pub(crate) struct Family {
     pub class: fn() -> Value,
     /// Names of the tensors outside of blocks. Layers have the names of their blocks' tensors.
     pub names: fn() -> TensorNames,
+    /// Facts about the whole model.
+    pub traits: Traits,
     /// Reads the layers, from the first to the last.
     pub layers: fn(&Raw) -> Result<Vec<LayerSpec>, ModelConfigError>,
+}
+
+/// Facts about the whole model that differ between families.
+pub(crate) struct Traits {
+    /// Kind of the norms.
+    pub norm: NormKind,
+    /// Reads the fixed factors.
+    pub multipliers: fn(&Raw) -> Result<Multipliers, ModelConfigError>,
+    /// Keys that the family knows beside those of all families. With this list, a key that is not
+    /// known is refused if it turns something on. `None` ignores such keys.
+    pub keys: Option<&'static [&'static str]>,
+}
+
+impl Traits {
+    /// Facts of Llama, and of the families that are written as Llamas.
+    pub const LLAMA: Self = Self {
+        norm: NormKind::Rms,
+        multipliers: |_| Ok(Multipliers::default()),
+        keys: None,
+    };
 }
 
 /// All families that are served, decoder-only transformers. The compiler finds a family that
 /// is not in the list unused.
 const SERVED: &[&Family] = &[
+    &gemma::GEMMA2,
+    &gemma::GEMMA3,
+    &granite::FAMILY,
     &llama::FAMILY,
+    &ministral3::FAMILY,
     &mistral::FAMILY,
     &mixtral::FAMILY,
+    &olmo::OLMO2,
+    &olmo::OLMO3,
     &phi3::FAMILY,
     &qwen2::FAMILY,
     &qwen3::FAMILY,
     &qwen3_moe::FAMILY,
+    &smollm3::FAMILY,
+    &starcoder2::FAMILY,
 ];
 
 /// The family of the layers of EAGLE's heads, whatever their `config.json` names.
@@ -92,6 +131,9 @@ impl TextModel {
         if let Some(family) =
             all.find(|family| [family.class_name, family.model_type].contains(&name))
         {
+            if family.traits.keys.is_some() {
+                wrappers::check_keys(&config, family)?;
+            }
             config.fill((family.class)(), &SIZES);
             return Ok(Self {
                 family,

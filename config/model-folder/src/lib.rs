@@ -10,7 +10,6 @@ mod head;
 mod model;
 mod numbers;
 mod raw;
-mod refusals;
 mod tokenizer;
 
 pub use families::served;

@@ -10,7 +10,7 @@ use lockstep_types::{
 
 use crate::families::{self, Family, TextModel};
 use crate::raw::Raw;
-use crate::{checkpoint, head, refusals, tokenizer};
+use crate::{checkpoint, head, tokenizer};
 
 /// Largest believable number of parameters; larger sizes are damage.
 const LARGEST_MODEL: f64 = 1e14;
@@ -48,7 +48,6 @@ impl Described {
             config,
             wrapper,
         } = TextModel::of(config)?;
-        refusals::check(&config)?;
         let model = build(dir, &config, family)?;
         let note = |wrapper: &families::Wrapper| {
             format!(
@@ -151,7 +150,6 @@ impl Described {
 /// # Errors
 /// [`ModelConfigError`]: a key is missing or damaged, or asks for a feature that is not served.
 pub(crate) fn head(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigError> {
-    refusals::check(config)?;
     // Many heads have their target's list, whose layers are not theirs.
     let mut config = config.clone();
     config.put("layer_types", serde_json::Value::Null);
@@ -176,8 +174,10 @@ fn build(dir: &Path, config: &Raw, family: &Family) -> Result<ModelConfig, Model
         layers: (family.layers)(config)?,
         vocab_size,
         max_position_embeddings: config.required("max_position_embeddings")?,
+        norm: family.traits.norm,
         rms_norm_eps: families::rms_norm_eps(config)?,
-        // All families default to an output head of their own.
+        multipliers: (family.traits.multipliers)(config)?,
+        // Families whose class ties the head say so among their class's values.
         tie_word_embeddings: config.flag("tie_word_embeddings", false)?,
         eos_token_ids,
         tokenizer_eos_id: None,

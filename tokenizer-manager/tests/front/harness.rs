@@ -5,11 +5,11 @@ use std::{path::PathBuf, sync::Arc};
 use lockstep_process::{ChildMessage, ControlLink, Role, RoleContext};
 use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
 use lockstep_types::{
-    AnswersConfig, Architecture, AttentionSpec, CheckpointFormat, ConnectionLimits, DeviceConfig,
-    Dtype, EngineConfig, GatedMlpNames, GatedMlpSpec, KvCacheDtype, KvConfig, LayerSpec,
-    LimitsConfig, LoadFormat, Mixer, Mlp, ModelConfig, NodeConfig, Norms, ParallelConfig,
-    Quantization, RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig, SpeculationConfig,
-    TensorNames, TimeoutConfig, WebConfig,
+    Activation, AnswersConfig, Architecture, AttentionSpec, CheckpointFormat, ConnectionLimits,
+    DeviceConfig, Dtype, EngineConfig, GatedMlpNames, GatedMlpSpec, KvCacheDtype, KvConfig,
+    LayerSpec, LimitsConfig, LoadFormat, Mixer, Mlp, ModelConfig, Multipliers, NodeConfig,
+    NormKind, Norms, ParallelConfig, Quantization, RequestLimits, ScheduleConfig, SchedulePolicy,
+    ServerConfig, SpeculationConfig, TensorNames, TimeoutConfig, WebConfig,
 };
 use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
 
@@ -202,6 +202,7 @@ fn layer() -> LayerSpec {
     LayerSpec {
         mixer: Mixer::Attention(AttentionSpec::dense(8, 4, 64)),
         mlp: Mlp::Gated(GatedMlpSpec {
+            activation: Activation::Silu,
             width: 768,
             bias: false,
             names: GatedMlpNames::default(),
@@ -229,6 +230,8 @@ fn model_config() -> ModelConfig {
         layers: vec![layer(); 7],
         vocab_size: 4096,
         max_position_embeddings: 2048,
+        norm: NormKind::Rms,
+        multipliers: Multipliers::default(),
         rms_norm_eps: 1e-5,
         tie_word_embeddings: true,
         eos_token_ids: vec![2],

@@ -1,4 +1,7 @@
-//! The gated activation of an MLP.
+//! Activations between the projections of an MLP, and the bound of logits.
+
+use lockstep_backend::LogitScaling;
+use lockstep_types::Activation;
 
 use crate::exp::exp;
 use crate::isa::Isa;
@@ -6,16 +9,89 @@ use crate::multiversion::multiversion;
 use crate::partition::for_rows;
 use crate::pool::Pool;
 
+/// `x · σ(x)`.
+#[inline(always)]
+fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
+/// `x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 · x³)))` (Hendrycks and Gimpel, arXiv:1606.08415),
+/// which is `x · σ(2u)` for the argument `u` of the tanh.
+#[inline(always)]
+fn gelu_tanh(x: f32) -> f32 {
+    const TWICE_ROOT: f32 = 1.595_769_1;
+    x / (1.0 + exp(-TWICE_ROOT * (x + 0.044_715 * x * x * x)))
+}
+
+/// `tanh(x)`, within about an ulp of one.
+#[inline(always)]
+fn tanh(x: f32) -> f32 {
+    1.0 - 2.0 / (exp(2.0 * x) + 1.0)
+}
+
 multiversion! {
     fn silu_mul_row(gate: &[f32], up: &[f32], out: &mut [f32]) {
         for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-            *out = gate / (1.0 + exp(-gate)) * up;
+            *out = silu(*gate) * up;
         }
     }
 }
 
-/// `out = silu(gate) · up` with rows `[gate, up]` (Shazeer, arXiv:2002.05202).
-pub(crate) fn silu_mul(pool: &mut Pool, isa: Isa, gate_up: &[f32], width: usize, out: &mut [f32]) {
+multiversion! {
+    fn gelu_mul_row(gate: &[f32], up: &[f32], out: &mut [f32]) {
+        for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+            *out = gelu_tanh(*gate) * up;
+        }
+    }
+}
+
+multiversion! {
+    fn silu_row(x: &[f32], out: &mut [f32]) {
+        out.iter_mut().zip(x).for_each(|(out, x)| *out = silu(*x));
+    }
+}
+
+multiversion! {
+    fn gelu_row(x: &[f32], out: &mut [f32]) {
+        out.iter_mut().zip(x).for_each(|(out, x)| *out = gelu_tanh(*x));
+    }
+}
+
+multiversion! {
+    fn divide_row(x: &mut [f32], divisor: f32) {
+        x.iter_mut().for_each(|x| *x /= divisor);
+    }
+}
+
+multiversion! {
+    /// Bounds each value: `cap · tanh(x / cap)`.
+    pub(crate) fn cap_row(x: &mut [f32], cap: f32) {
+        x.iter_mut().for_each(|x| *x = cap * tanh(*x / cap));
+    }
+}
+
+multiversion! {
+    /// Bounds each of `x` times its factor: `cap · tanh(x · factor / cap)`.
+    pub(crate) fn cap_scaled_row(x: &mut [f32], factors: &[f32], cap: f32) {
+        for (x, factor) in x.iter_mut().zip(factors) {
+            *x = cap * tanh(*x * factor / cap);
+        }
+    }
+}
+
+/// `out = f(gate) · up` with rows `[gate, up]` (Shazeer, arXiv:2002.05202).
+pub(crate) fn gate(
+    pool: &mut Pool,
+    isa: Isa,
+    activation: Activation,
+    gate_up: &[f32],
+    width: usize,
+    out: &mut [f32],
+) {
+    let gate_row = match activation {
+        Activation::Silu => silu_mul_row,
+        Activation::GeluTanh => gelu_mul_row,
+    };
     for_rows(pool, out, width, |rows, out| {
         let gate_up = &gate_up[2 * rows.start * width..2 * rows.end * width];
         for (row, out) in gate_up
@@ -23,7 +99,41 @@ pub(crate) fn silu_mul(pool: &mut Pool, isa: Isa, gate_up: &[f32], width: usize,
             .zip(out.chunks_exact_mut(width))
         {
             let (gate, up) = row.split_at(width);
-            silu_mul_row(isa, gate, up, out);
+            gate_row(isa, gate, up, out);
+        }
+    });
+}
+
+/// `out = f(x)`.
+pub(crate) fn activate(
+    pool: &mut Pool,
+    isa: Isa,
+    activation: Activation,
+    x: &[f32],
+    width: usize,
+    out: &mut [f32],
+) {
+    let row = match activation {
+        Activation::Silu => silu_row,
+        Activation::GeluTanh => gelu_row,
+    };
+    for_rows(pool, out, width, |rows, out| {
+        row(isa, &x[rows.start * width..rows.end * width], out);
+    });
+}
+
+/// Divides logits, then bounds them.
+pub(crate) fn scale_logits(
+    pool: &mut Pool,
+    isa: Isa,
+    LogitScaling { divisor, softcap }: LogitScaling,
+    width: usize,
+    logits: &mut [f32],
+) {
+    for_rows(pool, logits, width, |_, part| {
+        divide_row(isa, part, divisor);
+        if let Some(cap) = softcap {
+            cap_row(isa, part, cap);
         }
     });
 }

@@ -1,32 +1,32 @@
 //! [`Backend`] on CPU cores: shape checks around the kernels.
 
 mod fused;
+mod memory;
 
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, Exchange, ExpertSpace, Experts, Groups, Holds,
-    HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops, Owners, Passes, RmsNorm,
-    RopeTable, RowParallel, Rows, Scatter, WeightFormat,
+    AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, Exchange, ExpertSpace,
+    Experts, Groups, Linear, LogitScaling, Ops, Owners, Passes, RmsNorm, RowParallel, Rows,
+    Scatter, WholeNorms,
 };
 use lockstep_collective::Collective;
-use lockstep_types::Dtype;
+use lockstep_types::{Activation, Dtype};
 
 use crate::attention::{Attention, AttentionTasks, CpuKvCache};
 use crate::collectives::Collectives;
 use crate::footprint::CpuAllocated;
-use crate::formats::{self, CpuMatrix};
+use crate::formats::CpuMatrix;
 use crate::gemm::Element;
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::Buffer;
-use crate::norm::AddNorm;
 use crate::options::{CpuError, CpuOptions};
 use crate::pool::Pool;
 use crate::rope::CpuRope;
 use crate::tensor::{CpuTensor, CpuVector};
 use crate::{activation, norm, rope, rows};
-use fused::multiply;
+use fused::{checked, multiply};
 
 /// One rank on a set of CPU cores.
 ///
@@ -93,94 +93,16 @@ impl CpuBackend {
     }
 }
 
-impl Memory for CpuBackend {
-    type Matrix = CpuMatrix;
-    type Vector = CpuVector;
-    type Tensor = CpuTensor;
-    type Rope = CpuRope;
-    type KvCache = CpuKvCache;
-    type Inputs = CpuInputs;
-    fn describe(&self, weights: WeightFormat) -> String {
-        let dtype = match self.dtype {
-            Dtype::Bfloat16 => "bf16",
-            Dtype::Float32 => "f32",
-        };
-        let (format, threads) = (formats::of(self.dtype, weights), self.pool.threads());
-        let instructions = format.instructions(self.isa);
-        match format.title() {
-            None => format!("cpu {instructions}, {dtype}, {threads} threads"),
-            Some(title) => {
-                format!("cpu {instructions}, {dtype}, {title} weights, {threads} threads")
-            }
-        }
-    }
-    fn serves_format(_: WeightFormat, _: MatrixRole) -> Result<(), &'static str> {
-        Ok(())
-    }
-    fn load_matrix(
-        &mut self,
-        matrix: &HostMatrix<'_>,
-        format: WeightFormat,
-    ) -> Result<CpuMatrix, BackendError> {
-        let format = formats::of(self.dtype, format);
-        let packed = CpuMatrix::pack(&mut self.pool, self.isa, format, matrix)?;
-        self.allocated.matrices += packed.bytes() as u64;
-        Ok(packed)
-    }
-    fn load_vector(&mut self, values: &[f32]) -> Result<CpuVector, BackendError> {
-        self.allocated.vectors += size_of_val(values) as u64;
-        Ok(CpuVector(values.to_vec()))
-    }
-    fn load_rope(&mut self, table: RopeTable) -> Result<CpuRope, BackendError> {
-        let rope = CpuRope::new(table);
-        self.allocated.vectors += rope.bytes() as u64;
-        Ok(rope)
-    }
-    fn tensor(&mut self, rows: usize, width: usize, _: Holds) -> Result<CpuTensor, BackendError> {
-        let tensor = CpuTensor::new(rows, width)?;
-        self.allocated.activations += size_of_val(tensor.values()) as u64;
-        Ok(tensor)
-    }
-    fn set_rows(&mut self, tensor: &mut CpuTensor, rows: usize) {
-        tensor.set_rows(rows);
-    }
-    fn kv_cache(&mut self, shape: &KvShape) -> Result<CpuKvCache, BackendError> {
-        let cache = CpuKvCache::new(shape)?;
-        self.allocated.kv += cache.allocated() as u64;
-        Ok(cache)
-    }
-    fn inputs(&mut self, limits: &InputLimits) -> Result<CpuInputs, BackendError> {
-        let inputs = CpuInputs::new(limits)?;
-        self.allocated.activations += CpuInputs::bytes(limits);
-        Ok(inputs)
-    }
-    fn matrix_bytes(&self, matrix: &CpuMatrix) -> usize {
-        matrix.bytes()
-    }
-    fn packed_form(&self, format: WeightFormat) -> Option<String> {
-        Some(CpuMatrix::form(formats::of(self.dtype, format)))
-    }
-    fn matrix_data<'m>(&self, matrix: &'m CpuMatrix) -> &'m [u8] {
-        matrix.data()
-    }
-    fn restore_matrix(
-        &mut self,
-        rows: usize,
-        cols: usize,
-        format: WeightFormat,
-        unit: usize,
-        fill: &(dyn Fn(usize, &mut [u8]) + Sync),
-    ) -> Result<CpuMatrix, BackendError> {
-        let format = formats::of(self.dtype, format);
-        let packed = CpuMatrix::restore(&mut self.pool, format, [rows, cols], unit, fill)?;
-        self.allocated.matrices += packed.bytes() as u64;
-        Ok(packed)
-    }
-}
-
 impl Ops for CpuBackend {
-    fn embed(&mut self, table: &CpuMatrix, first: u32, inputs: &CpuInputs, out: &mut CpuTensor) {
-        rows::embed(&mut self.pool, table, first, &inputs.tokens, out);
+    fn embed(
+        &mut self,
+        table: &CpuMatrix,
+        first: u32,
+        scale: f32,
+        inputs: &CpuInputs,
+        out: &mut CpuTensor,
+    ) {
+        rows::embed(&mut self.pool, table, first, scale, &inputs.tokens, out);
     }
     fn matmul(&mut self, x: &CpuTensor, w: Linear<'_, CpuMatrix, CpuVector>, out: &mut CpuTensor) {
         out.expect(x.rows(), w.weight.rows, "the matrix product's output");
@@ -201,17 +123,26 @@ impl Ops for CpuBackend {
         eps: f32,
         out: &mut CpuTensor,
     ) {
-        let rows = residual.rows();
-        residual.expect(rows, weight.0.len(), "the residual");
-        delta.expect(rows, weight.0.len(), "the residual's delta");
-        out.expect(rows, weight.0.len(), "the norm's output");
-        let mut norm = AddNorm {
-            residual: residual.values_mut(),
-            weight: &weight.0,
-            eps,
-            out: out.values_mut(),
-        };
-        norm::add_parts_rms_norm(&mut self.pool, self.isa, &[delta.values()], &mut norm);
+        let end = RmsNorm { weight, eps }.into();
+        self.end_block(residual, Some(delta), end, out);
+    }
+    fn end_block(
+        &mut self,
+        residual: &mut CpuTensor,
+        delta: Option<&CpuTensor>,
+        end: BlockEnd<'_, CpuVector>,
+        out: &mut CpuTensor,
+    ) {
+        let (rows, width) = (residual.rows(), residual.width());
+        let mut norm = checked(width, rows, residual, end, out);
+        let (pool, isa) = (&mut self.pool, self.isa);
+        match delta {
+            None => norm::end_block(pool, isa, &[], &mut norm),
+            Some(delta) => {
+                delta.expect(rows, width, "the residual's delta");
+                norm::end_block(pool, isa, &[delta.values()], &mut norm);
+            }
+        }
     }
     fn head_norm(
         &mut self,
@@ -230,6 +161,39 @@ impl Ops for CpuBackend {
         let columns = heads.start * shape.head_dim..heads.end * shape.head_dim;
         let (pool, x) = (&mut self.pool, qkv.values_mut());
         norm::head_norm(pool, self.isa, x, width, columns, &weight.0, eps);
+    }
+    fn square_sums(
+        &mut self,
+        qkv: &CpuTensor,
+        shape: &AttentionShape,
+        counted: CountedKeys,
+        sums: &mut CpuTensor,
+    ) {
+        let width = shape.qkv_width();
+        qkv.expect(sums.rows(), width, "qkv");
+        sums.expect(sums.rows(), 2, "the sums of squares");
+        let dim = shape.head_dim;
+        let columns = [shape.heads * dim, shape.kv_heads * dim, dim];
+        let (pool, x, sums) = (&mut self.pool, qkv.values(), sums.values_mut());
+        norm::square_sums(pool, self.isa, x, width, columns, counted, sums);
+    }
+    fn whole_norm(
+        &mut self,
+        qkv: &mut CpuTensor,
+        shape: &AttentionShape,
+        sums: &CpuTensor,
+        norms: &WholeNorms<'_, CpuVector>,
+    ) {
+        let (width, dim) = (shape.qkv_width(), shape.head_dim);
+        qkv.expect(sums.rows(), width, "qkv");
+        sums.expect(sums.rows(), 2, "the sums of squares");
+        let weights = [norms.queries, norms.keys].map(|weight| weight.0.len());
+        assert!(
+            weights == [shape.heads * dim, shape.kv_heads * dim],
+            "a norm has a weight for each column"
+        );
+        let (pool, x) = (&mut self.pool, qkv.values_mut());
+        norm::whole_norm(pool, self.isa, x, width, sums.values(), norms);
     }
     fn rope(
         &mut self,
@@ -263,11 +227,33 @@ impl Ops for CpuBackend {
             .run(pool, isa, element, cache, layer, qkv, shape, inputs, out)
             .expect("scratch for one task's queries can be mapped");
     }
-    fn silu_mul(&mut self, gate_up: &CpuTensor, out: &mut CpuTensor) {
+    fn gate(&mut self, gate_up: &CpuTensor, activation: Activation, out: &mut CpuTensor) {
         let width = out.width();
         gate_up.expect(out.rows(), 2 * width, "gate and up");
-        let (pool, gate_up) = (&mut self.pool, gate_up.values());
-        activation::silu_mul(pool, self.isa, gate_up, width, out.values_mut());
+        let (pool, gate_up, out) = (&mut self.pool, gate_up.values(), out.values_mut());
+        activation::gate(pool, self.isa, activation, gate_up, width, out);
+    }
+    fn activate(&mut self, x: &CpuTensor, activation: Activation, out: &mut CpuTensor) {
+        x.expect(out.rows(), out.width(), "the activation's input");
+        let (pool, width) = (&mut self.pool, out.width());
+        activation::activate(
+            pool,
+            self.isa,
+            activation,
+            x.values(),
+            width,
+            out.values_mut(),
+        );
+    }
+    fn scale_logits(&mut self, logits: &mut CpuTensor, scaling: LogitScaling) {
+        let width = logits.width();
+        activation::scale_logits(
+            &mut self.pool,
+            self.isa,
+            scaling,
+            width,
+            logits.values_mut(),
+        );
     }
     fn experts(
         &mut self,
@@ -318,37 +304,37 @@ impl Exchange for CpuBackend {
     fn all_reduce(&mut self, axis: Axis, x: &mut CpuTensor) -> Result<(), BackendError> {
         self.collectives.all_reduce(axis, x.values_mut())
     }
-    fn matmul_add_rms_norm(
+    fn matmul_end_block(
         &mut self,
         x: &CpuTensor,
         w: RowParallel<'_, CpuMatrix, CpuVector>,
         residual: &mut CpuTensor,
         delta: &mut CpuTensor,
-        norm: RmsNorm<'_, CpuVector>,
+        end: BlockEnd<'_, CpuVector>,
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
-        self.fused_sum(x, w, residual, delta, norm, out)
+        self.fused_sum(x, w, residual, delta, end, out)
     }
-    fn matmul_scatter_add_rms_norm(
+    fn matmul_scatter_end_block(
         &mut self,
         x: &CpuTensor,
         w: RowParallel<'_, CpuMatrix, CpuVector>,
         scatter: Scatter<'_, CpuTensor>,
         residual: &mut CpuTensor,
-        norm: RmsNorm<'_, CpuVector>,
+        end: BlockEnd<'_, CpuVector>,
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
-        self.fused_scatter(x, w, scatter, residual, norm, out)
+        self.fused_scatter(x, w, scatter, residual, end, out)
     }
-    fn scatter_add_rms_norm(
+    fn scatter_end_block(
         &mut self,
         axis: Axis,
         scatter: Scatter<'_, CpuTensor>,
         residual: &mut CpuTensor,
-        norm: RmsNorm<'_, CpuVector>,
+        end: BlockEnd<'_, CpuVector>,
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
-        self.scatter_sum(axis, scatter, residual, norm, out)
+        self.scatter_sum(axis, scatter, residual, end, out)
     }
     fn all_gather_rows(
         &mut self,

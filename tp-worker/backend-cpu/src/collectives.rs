@@ -52,13 +52,13 @@ impl Collectives {
         self.groups.of(axis)
     }
 
-    /// Sums over ranks the output of `product`, adds the sum to the residual and norms: the
-    /// same bits as an all-reduce followed by [`norm::add_rms_norm`]. `scratch` has the
+    /// Sums over ranks the output of `product`, and ends the block with the sum: the same bits as
+    /// an all-reduce followed by [`norm::end_block`]. `scratch` has the
     /// residual's length.
     ///
     /// Where the ranks can read each other's parts, `product` writes its part there
     /// directly, and one pass over the parts does the rest.
-    pub(crate) fn sum_add_rms_norm(
+    pub(crate) fn sum_end_block(
         &mut self,
         axis: Axis,
         pool: &mut Pool,
@@ -68,14 +68,14 @@ impl Collectives {
         mut norm: AddNorm<'_>,
     ) -> Result<(), BackendError> {
         let collective = self.of(axis);
-        let (size, width) = (collective.size(), norm.weight.len());
+        let (size, width) = (collective.size(), norm.width);
         let capacity = collective.sum_capacity();
         let rows_at_once = capacity / width.max(1);
         if size > 1 && scratch.len() <= capacity {
             let length = scratch.len();
             product(pool, collective.sum_buffer(length)?);
             let parts = collective.sum_parts(length)?;
-            norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut norm);
+            norm::end_block(pool, isa, parts.by_rank(), &mut norm);
             return Ok(());
         }
         product(pool, scratch);
@@ -86,14 +86,14 @@ impl Collectives {
         if size > 1 {
             collective.all_reduce_sum(scratch)?;
         }
-        norm::add_parts_rms_norm(pool, isa, &[scratch], &mut norm);
+        norm::end_block(pool, isa, &[scratch], &mut norm);
         Ok(())
     }
 
-    /// Does the work of [`Self::sum_add_rms_norm`] for `rows[rank]` of the sum alone.
+    /// Does the work of [`Self::sum_end_block`] for `rows[rank]` of the sum alone.
     /// `scratch` has room for all rows of the product.
     #[expect(clippy::too_many_arguments, reason = "all of one operation")]
-    pub(crate) fn scatter_add_rms_norm(
+    pub(crate) fn scatter_end_block(
         &mut self,
         axis: Axis,
         pool: &mut Pool,
@@ -103,7 +103,7 @@ impl Collectives {
         rows: &[Range<usize>],
         mut norm: AddNorm<'_>,
     ) -> Result<(), BackendError> {
-        let width = norm.weight.len();
+        let width = norm.width;
         let Self { groups, ranges, .. } = self;
         let collective = groups.of(axis);
         let length = scratch.len();
@@ -114,11 +114,11 @@ impl Collectives {
         product(pool, collective.sum_buffer(length)?);
         host::elements_of(ranges, rows, width, &(0..length));
         let parts = collective.reduce_scatter_parts(length, ranges)?;
-        norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut norm);
+        norm::end_block(pool, isa, parts.by_rank(), &mut norm);
         Ok(())
     }
 
-    /// Does the work of [`Self::scatter_add_rms_norm`] with a product that is there.
+    /// Does the work of [`Self::scatter_end_block`] with a product that is there.
     pub(crate) fn scatter_product(
         &mut self,
         axis: Axis,
@@ -128,7 +128,7 @@ impl Collectives {
         rows: &[Range<usize>],
         mut norm: AddNorm<'_>,
     ) -> Result<(), BackendError> {
-        let (rank, width) = (self.groups.rank_and_size(axis).0, norm.weight.len());
+        let (rank, width) = (self.groups.rank_and_size(axis).0, norm.width);
         let Self { groups, ranges, .. } = self;
         let collective = groups.of(axis);
         let chunk = collective.parts_capacity() / width * width;
@@ -136,7 +136,7 @@ impl Collectives {
             // Not even one row fits in a transfer.
             collective.all_reduce_sum(scratch)?;
             let own = rows[rank].start * width..rows[rank].end * width;
-            norm::add_parts_rms_norm(pool, isa, &[&scratch[own]], &mut norm);
+            norm::end_block(pool, isa, &[&scratch[own]], &mut norm);
             return Ok(());
         }
         let AddNorm {
@@ -154,11 +154,11 @@ impl Collectives {
             let parts = collective.reduce_scatter_parts(part.len(), ranges)?;
             let mut own = AddNorm {
                 residual: now,
-                weight: norm.weight,
-                eps: norm.eps,
+                width,
+                ends: norm.ends,
                 out: normed,
             };
-            norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut own);
+            norm::end_block(pool, isa, parts.by_rank(), &mut own);
             (residual, out) = (later, next);
         }
         Ok(())
@@ -233,15 +233,15 @@ fn sum_in_chunks(
     let rows = rows.zip(norm.out.chunks_mut(chunk)).zip(own.chunks(chunk));
     for ((residual, out), own) in rows {
         let buffer = collective.sum_buffer(own.len())?;
-        copy(pool, own, buffer, norm.weight.len());
+        copy(pool, own, buffer, norm.width);
         let parts = collective.sum_parts(own.len())?;
         let mut chunk = AddNorm {
             residual,
             out,
-            weight: norm.weight,
-            eps: norm.eps,
+            width: norm.width,
+            ends: norm.ends,
         };
-        norm::add_parts_rms_norm(pool, isa, parts.by_rank(), &mut chunk);
+        norm::end_block(pool, isa, parts.by_rank(), &mut chunk);
     }
     Ok(())
 }

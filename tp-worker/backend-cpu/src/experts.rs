@@ -3,6 +3,7 @@
 mod route;
 
 use lockstep_backend::{BackendError, Experts, MatrixShape};
+use lockstep_types::Activation;
 
 use crate::activation;
 use crate::formats::{CpuMatrix, Format};
@@ -71,7 +72,8 @@ pub(crate) fn run(
     };
     let scratch = Scratch { packed, firsts };
     grouped_matmul(pool, isa, inputs, groups(w.gate_up), scratch, gate_up)?;
-    activation::silu_mul(pool, isa, gate_up, w.down[0].cols, activated);
+    let silu = Activation::Silu;
+    activation::gate(pool, isa, silu, gate_up, w.down[0].cols, activated);
     let inputs = Inputs {
         values: activated,
         order: None,

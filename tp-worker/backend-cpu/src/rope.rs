@@ -17,7 +17,14 @@ impl CpuRope {
 
     /// Size in memory.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(self.0.cos.as_slice()) + size_of_val(self.0.sin.as_slice())
+        let RopeTable {
+            half: _,
+            cos,
+            sin,
+            queries,
+        } = &self.0;
+        let lists = [cos, sin, queries].into_iter();
+        lists.map(|list| size_of_val(list.as_slice())).sum()
     }
 }
 
@@ -31,7 +38,8 @@ multiversion! {
 }
 
 /// Rotates the query and key heads of every row of `qkv`. Value `i` pairs with
-/// `i + table.half`; values past `2 · table.half` stay.
+/// `i + table.half`; values past `2 · table.half` are not rotated. Queries are then scaled where
+/// the table has factors.
 pub(crate) fn rope(
     pool: &mut Pool,
     isa: Isa,
@@ -49,6 +57,10 @@ pub(crate) fn rope(
             for head in row[..rotated].chunks_exact_mut(shape.head_dim) {
                 let (low, high) = head.split_at_mut(half);
                 rotate(isa, low, &mut high[..half], cos, sin);
+            }
+            if let Some(factor) = table.queries.get(*position as usize) {
+                let queries = &mut row[..shape.heads * shape.head_dim];
+                queries.iter_mut().for_each(|value| *value *= factor);
             }
         }
     });

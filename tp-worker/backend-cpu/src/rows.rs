@@ -10,6 +10,7 @@ pub(crate) fn embed(
     pool: &mut Pool,
     table: &CpuMatrix,
     first: u32,
+    scale: f32,
     tokens: &[u32],
     out: &mut CpuTensor,
 ) {
@@ -17,7 +18,12 @@ pub(crate) fn embed(
     for_rows(pool, out.values_mut(), table.cols, |rows, part| {
         for (row, &token) in part.chunks_exact_mut(table.cols).zip(&tokens[rows]) {
             match token.checked_sub(first).map(|index| index as usize) {
-                Some(index) if index < table.rows => table.read_row(index, row),
+                Some(index) if index < table.rows => {
+                    table.read_row(index, row);
+                    if scale != 1.0 {
+                        row.iter_mut().for_each(|value| *value *= scale);
+                    }
+                }
                 _ => row.fill(0.0),
             }
         }

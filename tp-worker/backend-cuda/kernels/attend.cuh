@@ -22,7 +22,15 @@ struct Attend {
     unsigned group;             // of layers, whose page tables are read
     unsigned window;
     unsigned rounded;           // queries are CACHED, each head at the beginning of its place
+    float softcap;              // of scores, with log₂ e in it; 0: none
+    unsigned pad;
 };
+
+// A score from a product of query and key: scaled, and bounded where there is a softcap.
+__device__ inline float score_of(const Attend& a, float product) {
+    const float score = __fmul_rn(product, a.scale);
+    return a.softcap > 0 ? a.softcap * tanhf(score / a.softcap) : score;
+}
 
 // A warp's running result of 16 queries: of `tile_row(0)` and `tile_row(2)` in a lane, for
 // UNITS times 16 columns.

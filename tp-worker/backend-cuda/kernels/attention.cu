@@ -37,7 +37,7 @@ __device__ inline void score(const Attend& a, Stage& s, unsigned at, float (&sco
             const Visible seen = visible(s.up_to[tile_row(i)], a.window);
             const unsigned position = at + warp * 16 + tile_column(j, i);
             const bool is_seen = seen.begin <= position && position < seen.end;
-            scores[j][i] = is_seen ? __fmul_rn(scores[j][i], a.scale) : -INFINITY;
+            scores[j][i] = is_seen ? score_of(a, scores[j][i]) : -INFINITY;
             max[i / 2] = fmaxf(max[i / 2], scores[j][i]);
         }
     UNROLL

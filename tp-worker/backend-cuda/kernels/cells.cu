@@ -11,6 +11,7 @@ struct Heads {
     const float* k_norm;        // [HEAD_DIM], or null
     const float* cos;           // [positions, half]
     const float* sin;           // [positions, half]
+    const float* query_scales;  // [positions], or null: factors of queries behind their rotation
     CACHED* keys;               // [cells, kv_heads, HEAD_DIM], or null: keys stay in qkv
     CACHED* values;             // [cells, kv_heads, HEAD_DIM], or null
     const unsigned* batch;      // null: `most` tokens, which are normed alone
@@ -64,14 +65,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) rotate_and_store(Heads 
     const float* cos = a.cos + (size_t)position * half;
     const float* sin = a.sin + (size_t)position * half;
     float* to_qkv = a.qkv + at;
+    const float factor = head < a.heads && half && a.query_scales ? a.query_scales[position] : 1.0f;
     if (head < a.heads && a.rounds) {
         // Nobody else reads the sums that this overwrites.
-        for (unsigned i = lane; i < HEAD_DIM; i += 32) ((CACHED*)to_qkv)[i] = from_f32<CACHED>(rotated(x, i, cos, sin, half));
+        for (unsigned i = lane; i < HEAD_DIM; i += 32) ((CACHED*)to_qkv)[i] = from_f32<CACHED>(rotated(x, i, cos, sin, half) * factor);
         return;
     }
     if (head < a.heads || !a.keys) {
         const bool changed = norm || half;
-        for (unsigned i = lane; changed && i < HEAD_DIM; i += 32) to_qkv[i] = rotated(x, i, cos, sin, half);
+        for (unsigned i = lane; changed && i < HEAD_DIM; i += 32) to_qkv[i] = rotated(x, i, cos, sin, half) * factor;
         return;
     }
     const unsigned cell = cells_of(a.batch, a.group)[token];

@@ -6,8 +6,10 @@ struct Embed {
     const unsigned* batch;
     float* out;                 // [tokens, width]
     unsigned first, table_rows, width, most;
+    float scale;
+    unsigned pad;
 };
-// out[i] = table[tokens[i] - first], zero where the token lies outside.
+// out[i] = table[tokens[i] - first] · scale, zero where the token lies outside.
 // Grid: (most tokens, columns / 256).
 extern "C" __global__ void __launch_bounds__(256) embed(Embed a) {
     begin_after_predecessors();
@@ -16,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(256) embed(Embed a) {
     // A token before `first` wraps around and lies outside, too.
     const unsigned index = list(a.batch, TOKENS_AT)[row] - a.first;
     const bool inside = index < a.table_rows;
-    a.out[(size_t)row * a.width + column] = inside ? to_f32(a.table[(size_t)index * a.width + column]) : 0.0f;
+    a.out[(size_t)row * a.width + column] = inside ? to_f32(a.table[(size_t)index * a.width + column]) * a.scale : 0.0f;
 }
 
 // Indices: all in turn (null), those of a list, or some of a batch's list.

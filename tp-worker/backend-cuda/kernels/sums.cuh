@@ -48,5 +48,13 @@ __device__ inline float sum_of(const Sums& sums, size_t at, unsigned column) {
     return sum[0];
 }
 
-// silu(gate) · up (Shazeer, arXiv:2002.05202)
-__device__ inline float gated(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
+// Activations: SiLU, and GELU in its approximation by tanh (Hendrycks and Gimpel,
+// arXiv:1606.08415).
+enum Activation : unsigned { SILU = 1, GELU_TANH = 2 };
+__device__ inline float activated(unsigned activation, float x) {
+    // x · (1 + tanh(u)) / 2 is x · σ(2u)
+    const float twice = activation == GELU_TANH ? 1.5957691f * (x + 0.044715f * x * x * x) : x;
+    return x / (1.0f + expf(-twice));
+}
+// f(gate) · up (Shazeer, arXiv:2002.05202)
+__device__ inline float gated(unsigned activation, float gate, float up) { return activated(activation, gate) * up; }

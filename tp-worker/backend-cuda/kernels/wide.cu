@@ -66,7 +66,7 @@ __device__ inline void score(const Attend& a, const Stage& s, unsigned turn, uns
                 for (unsigned i = 2 * half; i < 2 * half + 2; i++) {
                     const unsigned position = at + group * 16 + tile_column(j, i);
                     const bool is_seen = seen.begin <= position && position < seen.end;
-                    scores[group][j][i] = is_seen ? __fmul_rn(scores[group][j][i], a.scale) : -INFINITY;
+                    scores[group][j][i] = is_seen ? score_of(a, scores[group][j][i]) : -INFINITY;
                 }
     }
 }

@@ -3,8 +3,10 @@
 mod attend;
 mod collectives;
 mod draft;
+mod ends;
 mod load;
 mod measure;
+mod memory;
 mod moves;
 mod notes;
 mod operations;
@@ -13,6 +15,7 @@ mod products;
 mod sample;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use lockstep_backend::Groups;
 use lockstep_types::Dtype;
@@ -21,7 +24,7 @@ use crate::drafting::{ChainKernels, TreeKernels};
 use crate::error::CudaError;
 use crate::exchange::{CollectiveOptions, NoteBuffers, RankExchange};
 use crate::formats::Loaders;
-use crate::ops::{Products, RowwiseOps};
+use crate::ops::{BlockOps, Products, RowwiseOps};
 use crate::passes::{Ledger, Lists, Recorded};
 use crate::runtime::{Compiler, Context, Meter, Stopwatch, Stream};
 use crate::tensors::{CudaTensor, Element};
@@ -58,6 +61,8 @@ pub struct CudaOptions {
 pub struct CudaBackend {
     operand: Element,
     operations: RowwiseOps,
+    /// Operations that only some families need; `None` until one is asked for.
+    blocks: Option<Arc<BlockOps>>,
     products: Products,
     attention: Vec<Kernels>,
     sampler: TokenSampler,
@@ -101,6 +106,7 @@ impl CudaBackend {
         Ok(Self {
             operand,
             operations: RowwiseOps::new(&context, &compiler, operand)?,
+            blocks: None,
             products: Products::new(&context, &compiler, operand)?,
             attention: Vec::new(),
             sampler: TokenSampler::new(&stream, &compiler)?,

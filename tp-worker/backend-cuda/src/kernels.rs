@@ -41,6 +41,11 @@ pub(crate) const ELEMENTWISE: Source = Source {
     text: include_str!("../kernels/elementwise.cu"),
     headers: &[DEVICE, SUMS],
 };
+pub(crate) const BLOCKS: Source = Source {
+    name: "blocks.cu",
+    text: include_str!("../kernels/blocks.cu"),
+    headers: &[DEVICE, SUMS],
+};
 pub(crate) const FEW_ROWS: Source = Source {
     name: "few_rows.cu",
     text: include_str!("../kernels/few_rows.cu"),

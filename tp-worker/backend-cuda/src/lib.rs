@@ -41,8 +41,8 @@ pub use exchange::{CollectiveOptions, Nccl};
 pub use footprint::CudaMemory;
 pub use kernels::Source;
 pub use ops::{
-    Attention, Cut, HeadNorms, Indices, Operands, PagedCache, Product, Products, Queries, Rope,
-    RowwiseOps, Sums, SumsWithSpace, Work, WorkLimits,
+    Attention, BlockOps, Cut, HeadNorms, Indices, Operands, PagedCache, Product, Products, Queries,
+    Rope, RowwiseOps, Sums, SumsWithSpace, Work, WorkLimits,
 };
 pub use passes::{Chosen, Inputs, Recorded};
 pub use runtime::{

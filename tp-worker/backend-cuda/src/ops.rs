@@ -1,6 +1,7 @@
 //! The operations of a transformer: products, attention, norms and element-wise work.
 
 pub(crate) mod attention;
+mod blocks;
 mod indices;
 pub(crate) mod products;
 pub(crate) mod random;
@@ -8,6 +9,8 @@ pub(crate) mod rowwise;
 mod sums;
 
 pub use attention::{Attention, Cut, HeadNorms, PagedCache, Queries, Rope, Work, WorkLimits};
+pub use blocks::BlockOps;
+pub(crate) use blocks::number_of;
 pub use indices::Indices;
 pub(crate) use indices::IndicesParameter;
 pub(crate) use products::WORKSPACE;

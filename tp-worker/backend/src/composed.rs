@@ -1,20 +1,20 @@
 //! Operations that are made of other operations, for devices that have no faster way.
 
-use crate::{Attend, BackendError, Exchange, Linear, Ops, RmsNorm, RowParallel};
+use crate::{Attend, BackendError, BlockEnd, Exchange, Ops, RowParallel};
 
-/// The default of [`Exchange::matmul_add_rms_norm`].
-pub(crate) fn matmul_add_rms_norm<B: Exchange>(
+/// The default of [`Exchange::matmul_end_block`].
+pub(crate) fn matmul_end_block<B: Exchange>(
     backend: &mut B,
     x: &B::Tensor,
     w: RowParallel<'_, B::Matrix, B::Vector>,
     residual: &mut B::Tensor,
     delta: &mut B::Tensor,
-    norm: RmsNorm<'_, B::Vector>,
+    end: BlockEnd<'_, B::Vector>,
     out: &mut B::Tensor,
 ) -> Result<(), BackendError> {
     backend.matmul(x, w.part, delta);
     backend.all_reduce(w.axis, delta)?;
-    backend.add_rms_norm(residual, delta, norm.weight, norm.eps, out);
+    backend.end_block(residual, Some(delta), end, out);
     Ok(())
 }
 
@@ -37,16 +37,4 @@ pub(crate) fn attend<B: Ops>(
     }
     backend.rope(qkv, shape, op.rope, inputs);
     backend.attention(cache, layer, qkv, shape, inputs, out);
-}
-
-/// The default of [`Ops::gated_matmul`].
-pub(crate) fn gated_matmul<B: Ops>(
-    backend: &mut B,
-    x: &B::Tensor,
-    w: Linear<'_, B::Matrix, B::Vector>,
-    gate_up: &mut B::Tensor,
-    out: &mut B::Tensor,
-) {
-    backend.matmul(x, w, gate_up);
-    backend.silu_mul(gate_up, out);
 }

@@ -7,14 +7,16 @@
 /// | `embed` | | sums |
 /// | `matmul` | operands | sums or logits |
 /// | `rms_norm` | sums | operands |
-/// | `add_rms_norm`, `matmul_add_rms_norm` | operands (`x`), sums (`residual`, `delta`) | sums (`residual`), operands (`out`) |
-/// | `matmul_scatter_add_rms_norm` | operands (`x`), sums (`residual`, `product`) | sums (`residual`), operands (`out`) |
-/// | `head_norm`, `rope` | sums | sums, in place |
+/// | `add_rms_norm`, `end_block`, `matmul_end_block` | operands (`x`), sums (`residual`, `delta`) | sums (`residual`), operands (`out`) |
+/// | `matmul_scatter_end_block` | operands (`x`), sums (`residual`, `product`) | sums (`residual`), operands (`out`) |
+/// | `head_norm`, `whole_norm`, `rope` | sums | sums, in place |
+/// | `square_sums` | sums | sums |
 /// | `attention`, `attend` | sums (`qkv`) | operands |
 /// | `matmul_attend` | operands (`x`), sums (`qkv`) | operands |
-/// | `silu_mul`, `gated_matmul` | operands (`x`), sums (`gate_up`) | operands |
+/// | `gate`, `gated_matmul`, `activate` | operands (`x` of a product), sums | operands |
+/// | `scale_logits` | logits | logits, in place |
 /// | `experts` | operands (`x`, `activated`), sums (`scores`, `gate_up`, `products`) | sums (`out`) |
-/// | `scatter_add_rms_norm` | sums (`residual`, `product`) | sums (`residual`), operands (`out`) |
+/// | `scatter_end_block` | sums (`residual`, `product`) | sums (`residual`), operands (`out`) |
 /// | `all_reduce` | sums | sums |
 /// | `all_gather_rows` | operands | operands |
 /// | `gather_to_host` | logits | |

@@ -76,6 +76,104 @@ pub struct RmsNorm<'a, V> {
     pub eps: f32,
 }
 
+/// A norm of the residual stream.
+#[derive(Debug)]
+pub enum Norm<'a, V> {
+    /// A root-mean-square norm.
+    Rms(RmsNorm<'a, V>),
+    /// A layer norm (Ba et al., arXiv:1607.06450): the mean is taken off, and a bias `[width]` is
+    /// added.
+    Layer {
+        /// Weight, and epsilon added to the variance.
+        norm: RmsNorm<'a, V>,
+        /// `[width]`.
+        bias: &'a V,
+    },
+}
+
+impl<V> Norm<'_, V> {
+    /// Returns the norm's weight.
+    pub fn weight(&self) -> &V {
+        match self {
+            Self::Rms(norm) | Self::Layer { norm, .. } => norm.weight,
+        }
+    }
+}
+
+/// The end of a block: `residual += norm(delta)`, then `out = norm(residual)`. Both norms may be
+/// missing: then the sum is added, or the residual stream is read, as it is.
+#[derive(Debug)]
+pub struct BlockEnd<'a, V> {
+    /// Norm of the block's output.
+    pub output: Option<RmsNorm<'a, V>>,
+    /// Norm of the residual stream, for the next block.
+    pub next: Option<Norm<'a, V>>,
+}
+
+/// The end of a block whose output is added as it is.
+impl<'a, V> From<RmsNorm<'a, V>> for BlockEnd<'a, V> {
+    fn from(next: RmsNorm<'a, V>) -> Self {
+        Self {
+            output: None,
+            next: Some(Norm::Rms(next)),
+        }
+    }
+}
+
+impl<'a, V> BlockEnd<'a, V> {
+    /// Returns the only norm, if it is a root-mean-square norm of the residual stream: the end
+    /// that most models have.
+    pub fn plain(&self) -> Option<RmsNorm<'a, V>> {
+        match (self.output, self.next) {
+            (None, Some(Norm::Rms(next))) => Some(next),
+            _ => None,
+        }
+    }
+}
+
+/// Norms over all heads of queries together and all heads of keys together (OLMo 2, Walsh et
+/// al., arXiv:2501.00656). Ranks have some heads each, and sum the squares of all.
+#[derive(Debug)]
+pub struct WholeNorms<'a, V> {
+    /// Weights of this rank's query heads, `[heads·head_dim]`.
+    pub queries: &'a V,
+    /// Weights of this rank's key heads, `[kv_heads·head_dim]`.
+    pub keys: &'a V,
+    /// Columns of the queries, and of the keys, on all ranks together.
+    pub widths: [usize; 2],
+    /// Added to the mean square in both norms.
+    pub eps: f32,
+}
+
+/// The key heads of a rank that count in a sum over all ranks, where several ranks, or one
+/// several times, have copies of one head. The copy counts that serves the head's first query
+/// head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CountedKeys {
+    /// Number in the model of the rank's first query head.
+    pub first: usize,
+    /// Query heads that a key head of the rank serves.
+    pub served: usize,
+    /// Query heads that share a key head of the model.
+    pub group: usize,
+}
+
+impl CountedKeys {
+    /// Returns true if the rank's key head `head` counts.
+    pub fn counts(&self, head: usize) -> bool {
+        (self.first + head * self.served).is_multiple_of(self.group)
+    }
+}
+
+/// Changes of logits on their way from the output head: each is divided, then bounded.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LogitScaling {
+    /// Divisor.
+    pub divisor: f32,
+    /// Bound `c` of `c · tanh(x / c)`; `None` leaves logits unbounded.
+    pub softcap: Option<f32>,
+}
+
 /// Parameters of an attention block between its projections. `V` and `R` are a device's vectors
 /// and rotary angles.
 #[derive(Debug)]
@@ -117,3 +215,15 @@ impl<V> Clone for RmsNorm<'_, V> {
     }
 }
 impl<V> Copy for RmsNorm<'_, V> {}
+impl<V> Clone for Norm<'_, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<V> Copy for Norm<'_, V> {}
+impl<V> Clone for BlockEnd<'_, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<V> Copy for BlockEnd<'_, V> {}

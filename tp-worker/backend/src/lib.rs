@@ -38,7 +38,10 @@ pub use drafting::{ChainLimits, DeviceDrafter, DeviceTreeDrafter, TreePass};
 pub use error::BackendError;
 pub use holds::Holds;
 pub use inputs::{InputLimits, Rows};
-pub use layer::{Attend, ExpertSpace, Experts, Linear, RmsNorm, RowParallel, Scatter};
+pub use layer::{
+    Attend, BlockEnd, CountedKeys, ExpertSpace, Experts, Linear, LogitScaling, Norm, RmsNorm,
+    RowParallel, Scatter, WholeNorms,
+};
 pub use lockstep_collective::Owners;
 pub use lockstep_types::{MatrixRole, WeightFormat};
 pub use memory::{DeviceMemory, ExpertsShape, MatrixShape, PassShape, RankLayout};

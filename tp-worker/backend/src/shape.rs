@@ -17,6 +17,8 @@ pub struct AttentionShape {
     pub head_dim: usize,
     /// Factor of the logits before the softmax.
     pub scale: f32,
+    /// Bound of the scaled logits, `c · tanh(x / c)` of each; `None` leaves them as they are.
+    pub softcap: Option<f32>,
     /// Most positions that a query sees, its own included: the nearest ones. `None` shows it
     /// all.
     pub window: Option<NonZeroUsize>,
@@ -30,6 +32,7 @@ impl AttentionShape {
             kv_heads,
             head_dim,
             scale,
+            softcap: None,
             window: None,
         }
     }
@@ -93,4 +96,6 @@ pub struct RopeTable {
     pub cos: Vec<f32>,
     /// Sines, `[positions, half]`.
     pub sin: Vec<f32>,
+    /// Factors of queries behind their rotation, `[positions]`; empty where all are one.
+    pub queries: Vec<f32>,
 }

@@ -19,7 +19,7 @@ pub(crate) use layer::{Layer, LayerBuffers, Variants};
 pub(crate) use linear::Linear;
 pub(crate) use mixer::{Mixer, MixerBuffers, MixerVariants, attention_shapes};
 pub(crate) use mlp::{Mlp, MlpBuffers, MlpVariants, expert_shapes};
-pub(crate) use norm::Norm;
+pub(crate) use norm::{Norm, read_stream};
 pub(crate) use place::{LayerContext, LayerPlace};
 pub use rope::rope_table;
 pub(crate) use rope::rope_tables;

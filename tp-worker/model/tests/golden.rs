@@ -59,6 +59,11 @@ struct Case {
 }
 
 impl Case {
+    /// Returns true for a model with norms behind its blocks.
+    fn norms_outputs(&self) -> bool {
+        self.model.layers.iter().any(|layer| layer.norms.after())
+    }
+
     /// Returns true for a mixture of experts.
     fn is_mixture(&self) -> bool {
         let mixed = |layer: &LayerSpec| matches!(layer.mlp, Mlp::Experts(_));
@@ -75,7 +80,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 26] = [
+const CASES: [&str; 37] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -102,6 +107,17 @@ const CASES: [&str; 26] = [
     "mixtral",
     "qwen3_moe",
     "qwen3_moe_sparse_step",
+    "granite",
+    "smollm3",
+    "smollm3_windows",
+    "olmo2",
+    "olmo3",
+    "gemma2",
+    "gemma3",
+    "gemma3_old_config",
+    "gemma3_wrapped",
+    "starcoder2",
+    "ministral3",
 ];
 
 fn cases() -> impl Iterator<Item = (&'static str, Case)> {
@@ -307,16 +323,17 @@ fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
 
 /// Rounding weights moves logits by a few hundredths of their spread with 8 bits and by some
 /// tenths with 4 bits, on one rank and on two. It moves those of mixtures of experts by up to
-/// twice as much, because it sends some tokens to another expert.
+/// twice as much, because it sends some tokens to another expert. A norm behind a block brings a
+/// small output, and its error, to full size, so such models have a wider limit too.
 #[test]
 fn quantized_weights_stay_near_the_reference() {
     for (format, limit) in [(Quantization::Int8, 0.05), (Quantization::Int4, 0.4)] {
         for (name, case) in cases() {
             let texts = texts(&case.golden);
-            let limit = if case.is_mixture() {
-                2.0 * limit
-            } else {
-                limit
+            let limit = match (case.is_mixture(), case.norms_outputs()) {
+                (true, _) => 2.0 * limit,
+                (false, true) => 1.5 * limit,
+                (false, false) => limit,
             };
             for tp_size in [1, 2] {
                 let feed = Feed {

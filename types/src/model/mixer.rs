@@ -23,13 +23,16 @@ pub struct AttentionSpec {
     pub head_dim: usize,
     /// Factor of the scores, `head_dim^-½` in most families.
     pub scale: f32,
+    /// Bound of the scores: `c · tanh(x / c)` of each scaled score `x`. `None` leaves them as
+    /// they are.
+    pub softcap: Option<f32>,
     /// Sliding window: a token at position `p` sees the positions `p - window + 1` to `p`.
     /// `None` shows it all positions up to its own.
     pub window: Option<NonZeroUsize>,
     /// Rotary embedding.
     pub rope: RopeConfig,
-    /// True if the heads of q and k have RMS norms.
-    pub qk_norm: bool,
+    /// Norms of q and k.
+    pub qk_norm: QkNorm,
     /// True if q, k and v have biases.
     pub qkv_bias: bool,
     /// True if the output projection has a bias.
@@ -52,9 +55,9 @@ pub struct AttentionNames {
     pub value: String,
     /// Projection from attention to the residual stream.
     pub output: String,
-    /// Norm over each head of the queries.
+    /// Norm of the queries.
     pub query_norm: String,
-    /// Norm over each head of the keys.
+    /// Norm of the keys.
     pub key_norm: String,
 }
 
@@ -73,6 +76,19 @@ impl Default for AttentionNames {
     }
 }
 
+/// Norms of queries and keys, before their rotation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QkNorm {
+    /// None.
+    #[default]
+    None,
+    /// Each head by itself, with weights `[head_dim]` that all heads share.
+    PerHead,
+    /// All query heads together, and all key heads together, with a weight for each column.
+    Whole,
+}
+
 /// Rotary position embedding (Su et al., arXiv:2104.09864).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RopeConfig {
@@ -80,6 +96,17 @@ pub struct RopeConfig {
     pub theta: f64,
     /// Change to the frequencies for long contexts.
     pub scaling: RopeScaling,
+    /// Growth of queries with their position; `None` in most families.
+    pub query_scaling: Option<QueryScaling>,
+}
+
+/// Factor `1 + beta · ln(1 + ⌊p / original_max_position⌋)` of the queries at position `p`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct QueryScaling {
+    /// Strength of the growth.
+    pub beta: f64,
+    /// Length of a step. Queries before this position have the factor one.
+    pub original_max_position: usize,
 }
 
 /// Changes to the rotary frequencies.
@@ -88,6 +115,25 @@ pub struct RopeConfig {
 pub enum RopeScaling {
     /// None.
     Default,
+    /// No rotation at all (NoPE, Kazemnejad et al., arXiv:2305.19466): the layer does not know
+    /// positions.
+    Unrotated,
+    /// YaRN (Peng et al., arXiv:2309.00071): long wavelengths divided by `factor`, short ones
+    /// kept, a ramp over the pairs between. Queries and keys grow by `attention_factor`.
+    Yarn {
+        /// The divisor of long wavelengths.
+        factor: f64,
+        /// Pairs that turn more often than this within the original length are kept.
+        beta_fast: f64,
+        /// Pairs that turn less often than this within the original length are divided.
+        beta_slow: f64,
+        /// Context length the model was first trained on.
+        original_max_position: usize,
+        /// Factor of cosines and sines.
+        attention_factor: f64,
+        /// True if the ends of the ramp are rounded to whole pairs.
+        truncate: bool,
+    },
     /// All positions divided by `factor`.
     Linear {
         /// The divisor.
@@ -106,6 +152,25 @@ pub enum RopeScaling {
     },
 }
 
+impl RopeConfig {
+    /// Returns a rotation of unchanged frequencies with the base `theta`.
+    pub fn plain(theta: f64) -> Self {
+        Self {
+            theta,
+            scaling: RopeScaling::Default,
+            query_scaling: None,
+        }
+    }
+
+    /// Returns the rotation by nothing, of a layer that does not know positions.
+    pub fn unrotated() -> Self {
+        Self {
+            scaling: RopeScaling::Unrotated,
+            ..Self::plain(1.0)
+        }
+    }
+}
+
 impl AttentionSpec {
     /// Returns plain attention with Llama's names: without window, norms and biases, with the
     /// usual scale and the rotary embedding of the first Llamas.
@@ -115,12 +180,10 @@ impl AttentionSpec {
             kv_heads,
             head_dim,
             scale: (head_dim as f32).sqrt().recip(),
+            softcap: None,
             window: None,
-            rope: RopeConfig {
-                theta: 10_000.0,
-                scaling: RopeScaling::Default,
-            },
-            qk_norm: false,
+            rope: RopeConfig::plain(10_000.0),
+            qk_norm: QkNorm::None,
             qkv_bias: false,
             output_bias: false,
             names: AttentionNames::default(),

@@ -6,10 +6,45 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mlp {
-    /// `down(silu(gate(x)) · up(x))`.
+    /// `down(f(gate(x)) · up(x))` with the activation `f`.
     Gated(GatedMlpSpec),
+    /// `down(f(up(x)))` with the activation `f`.
+    Plain(PlainMlpSpec),
     /// Mixture of experts: a sum over the few gated MLPs that a router chooses for a position.
     Experts(ExpertsSpec),
+}
+
+/// Activation between the projections of an MLP.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// SiLU, `x · σ(x)`.
+    #[default]
+    Silu,
+    /// GELU in its approximation by tanh (Hendrycks and Gimpel, arXiv:1606.08415).
+    GeluTanh,
+}
+
+/// Sizes of an MLP of two projections.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlainMlpSpec {
+    /// Columns between the projections.
+    pub width: usize,
+    /// Activation between the projections.
+    pub activation: Activation,
+    /// True if both projections have biases.
+    pub bias: bool,
+    /// Names of the tensors.
+    pub names: PlainMlpNames,
+}
+
+/// Names of the tensors of an MLP of two projections, as [`crate::TensorNames`] says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlainMlpNames {
+    /// Projection that is activated.
+    pub up: String,
+    /// Projection to the residual stream.
+    pub down: String,
 }
 
 /// Sizes of a gated MLP.
@@ -17,6 +52,8 @@ pub enum Mlp {
 pub struct GatedMlpSpec {
     /// Columns between the projections.
     pub width: usize,
+    /// Activation of the gate.
+    pub activation: Activation,
     /// True if all three projections have biases.
     pub bias: bool,
     /// Names of the tensors.
@@ -80,6 +117,7 @@ impl Mlp {
     pub fn width(&self) -> usize {
         match self {
             Self::Gated(gated) => gated.width,
+            Self::Plain(plain) => plain.width,
             Self::Experts(experts) => experts.width,
         }
     }
@@ -89,6 +127,7 @@ impl Mlp {
     pub fn rows(&self) -> usize {
         match self {
             Self::Gated(gated) => 3 * gated.width,
+            Self::Plain(plain) => 2 * plain.width,
             Self::Experts(experts) => experts.count * (3 * experts.width + 1),
         }
     }
@@ -97,7 +136,7 @@ impl Mlp {
     /// of experts that the position does not go through.
     pub fn active_rows(&self) -> usize {
         match self {
-            Self::Gated(_) => self.rows(),
+            Self::Gated(_) | Self::Plain(_) => self.rows(),
             Self::Experts(experts) => 3 * experts.active * experts.width + experts.count,
         }
     }

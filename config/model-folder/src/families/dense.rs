@@ -2,11 +2,11 @@
 //! their MLP.
 
 use lockstep_types::{
-    AttentionNames, AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp,
-    ModelConfigError, Norms,
+    Activation, AttentionNames, AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp,
+    ModelConfigError, Norms, QkNorm,
 };
 
-use super::{layer_types, rope, window::Windows};
+use super::{activation, layer_types, rope, window::Windows};
 use crate::raw::Raw;
 
 /// Largest believable number of layers.
@@ -19,8 +19,12 @@ const EXPERTS: [&str; 3] = ["num_local_experts", "num_experts", "n_routed_expert
 pub(super) struct Dense {
     /// True if q, k and v have biases that `config.json` does not mention.
     pub qkv_bias: bool,
-    /// True if the heads of q and k have RMS norms.
-    pub qk_norm: bool,
+    /// Norms of q and k.
+    pub qk_norm: QkNorm,
+    /// Places of a layer's norms.
+    pub norms: Norms,
+    /// Activation of MLPs.
+    pub activation: Activation,
     /// Rule by which layers have sliding windows.
     pub windows: Windows,
     /// Keys of biases that the family does not have.
@@ -35,7 +39,9 @@ impl Dense {
     /// Properties of Llama.
     pub const LLAMA: Self = Self {
         qkv_bias: false,
-        qk_norm: false,
+        qk_norm: QkNorm::None,
+        norms: Norms::Before,
+        activation: Activation::Silu,
         windows: Windows::Never,
         no_bias: &[],
         attention_names: AttentionNames::default,
@@ -66,6 +72,7 @@ impl Dense {
     pub fn gated(&self, config: &Raw) -> Result<Mlp, ModelConfigError> {
         Ok(Mlp::Gated(GatedMlpSpec {
             width: config.required("intermediate_size")?,
+            activation: self.activation,
             bias: config.flag("mlp_bias", false)?,
             names: (self.mlp_names)(),
         }))
@@ -81,6 +88,7 @@ impl Dense {
         config: &Raw,
         mlp: impl Fn(usize) -> Mlp,
     ) -> Result<Vec<LayerSpec>, ModelConfigError> {
+        activation::check(config, self.activation)?;
         for key in self.no_bias {
             if config.flag(key, false)? {
                 return Err(config.unsupported(key, "the family has no such bias; remove the key"));
@@ -105,7 +113,7 @@ impl Dense {
                 ..AttentionSpec::dense(heads, kv_heads, head_dim)
             }),
             mlp: mlp(number),
-            norms: Norms::Before,
+            norms: self.norms,
             rms_norm_eps,
         };
         let depth = depth(config)?;
@@ -165,5 +173,10 @@ pub(super) fn depth(config: &Raw) -> Result<usize, ModelConfigError> {
 /// # Errors
 /// [`ModelConfigError`]: the value is not a number above zero.
 pub(crate) fn rms_norm_eps(config: &Raw) -> Result<f32, ModelConfigError> {
-    Ok(config.number("rms_norm_eps")?.unwrap_or(1e-6) as f32)
+    let given = match config.number("rms_norm_eps")? {
+        Some(given) => Some(given),
+        // StarCoder2's name.
+        None => config.number("norm_epsilon")?,
+    };
+    Ok(given.unwrap_or(1e-6) as f32)
 }

@@ -26,6 +26,19 @@ impl LayerType {
     }
 }
 
+/// Gives `config` the list if it has none: every layer slides but those whose number, counted from
+/// one, is a multiple of `full`.
+pub(super) fn fill(config: &mut Raw, depth: usize, full: usize) {
+    let kind = |layer: usize| match (layer + 1).is_multiple_of(full) {
+        true => LayerType::Full.name(),
+        false => LayerType::Sliding.name(),
+    };
+    if config.get(KEY).is_none() {
+        let kinds: Vec<_> = (0..depth).map(kind).collect();
+        config.put(KEY, kinds.into());
+    }
+}
+
 /// Reads the kind of each of `depth` layers. A model that names none has full attention in all
 /// layers.
 ///

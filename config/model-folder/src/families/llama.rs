@@ -3,7 +3,7 @@
 use lockstep_types::TensorNames;
 use serde_json::json;
 
-use super::{Family, dense::Dense};
+use super::{Family, Traits, dense::Dense};
 
 pub(super) const FAMILY: Family = Family {
     class_name: "LlamaForCausalLM",
@@ -19,5 +19,6 @@ pub(super) const FAMILY: Family = Family {
         })
     },
     names: TensorNames::default,
+    traits: Traits::LLAMA,
     layers: |config| Dense::LLAMA.layers(config),
 };

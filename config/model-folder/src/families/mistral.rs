@@ -3,7 +3,7 @@
 use lockstep_types::TensorNames;
 use serde_json::json;
 
-use super::{Family, dense::Dense, window::Windows};
+use super::{Family, Traits, dense::Dense, window::Windows};
 
 pub(super) const FAMILY: Family = Family {
     class_name: "MistralForCausalLM",
@@ -21,6 +21,7 @@ pub(super) const FAMILY: Family = Family {
         })
     },
     names: TensorNames::default,
+    traits: Traits::LLAMA,
     layers: |config| MISTRAL.layers(config),
 };
 

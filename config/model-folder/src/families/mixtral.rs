@@ -3,7 +3,7 @@
 use lockstep_types::{ExpertsNames, GatedMlpNames, Mlp, TensorNames};
 use serde_json::json;
 
-use super::{Family, dense::Dense, experts, window::Windows};
+use super::{Family, Traits, dense::Dense, experts, window::Windows};
 
 pub(super) const FAMILY: Family = Family {
     class_name: "MixtralForCausalLM",
@@ -24,6 +24,7 @@ pub(super) const FAMILY: Family = Family {
         })
     },
     names: TensorNames::default,
+    traits: Traits::LLAMA,
     layers: |config| {
         let keys = ["num_local_experts", "num_experts"];
         let experts = experts::read(config, &keys, "intermediate_size", true, names())?;

@@ -3,7 +3,7 @@
 use lockstep_types::{AttentionNames, GatedMlpNames, TensorNames};
 use serde_json::json;
 
-use super::{Family, dense::Dense, window::Windows};
+use super::{Family, Traits, dense::Dense, window::Windows};
 
 pub(super) const FAMILY: Family = Family {
     class_name: "Phi3ForCausalLM",
@@ -20,6 +20,7 @@ pub(super) const FAMILY: Family = Family {
         })
     },
     names: TensorNames::default,
+    traits: Traits::LLAMA,
     layers: |config| PHI3.layers(config),
 };
 

@@ -1,8 +1,8 @@
 //! Qwen3: RMS norms on the heads of q and k.
 
-use lockstep_types::TensorNames;
+use lockstep_types::{QkNorm, TensorNames};
 
-use super::{Family, dense::Dense, qwen2, window::Windows};
+use super::{Family, Traits, dense::Dense, qwen2, window::Windows};
 
 pub(super) const FAMILY: Family = Family {
     class_name: "Qwen3ForCausalLM",
@@ -13,11 +13,12 @@ pub(super) const FAMILY: Family = Family {
         class
     },
     names: TensorNames::default,
+    traits: Traits::LLAMA,
     layers: |config| QWEN3.layers(config),
 };
 
 pub(super) const QWEN3: Dense = Dense {
-    qk_norm: true,
+    qk_norm: QkNorm::PerHead,
     windows: Windows::Chosen,
     no_bias: &["mlp_bias"],
     ..Dense::LLAMA

@@ -1,9 +1,11 @@
 //! Qwen3-MoE: Qwen3's attention, and experts in all layers but the ones that are named dense.
 
-use lockstep_types::{ExpertsNames, GatedMlpNames, LayerSpec, Mlp, ModelConfigError, TensorNames};
+use lockstep_types::{
+    ExpertsNames, GatedMlpNames, LayerSpec, Mlp, ModelConfigError, QkNorm, TensorNames,
+};
 use serde_json::json;
 
-use super::{Family, dense::Dense, experts, window::Windows};
+use super::{Family, Traits, dense::Dense, experts, window::Windows};
 use crate::raw::Raw;
 
 pub(super) const FAMILY: Family = Family {
@@ -24,11 +26,12 @@ pub(super) const FAMILY: Family = Family {
         })
     },
     names: TensorNames::default,
+    traits: Traits::LLAMA,
     layers,
 };
 
 const QWEN3_MOE: Dense = Dense {
-    qk_norm: true,
+    qk_norm: QkNorm::PerHead,
     windows: Windows::IfUsed,
     no_bias: &["mlp_bias"],
     ..Dense::LLAMA

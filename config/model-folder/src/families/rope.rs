@@ -1,9 +1,16 @@
 //! Rotary parameters in the spellings of transformers 4 and 5.
 
+mod typed;
+mod yarn;
+
 use lockstep_types::{ModelConfigError, RopeConfig, RopeScaling};
 
 use super::layer_types::LayerType;
 use crate::raw::Raw;
+pub(super) use typed::{Bases, by_type};
+
+/// Rotations that are served, for people.
+const SERVED: &str = "served are default, linear, llama3 and yarn";
 
 /// Base of the frequencies if a model names none, as in transformers.
 const DEFAULT_THETA: f64 = 10_000.0;
@@ -23,10 +30,7 @@ pub(super) fn read(config: &Raw, layers: LayerType) -> Result<RopeConfig, ModelC
     whole(config)?;
     let Some(rope) = parameters(config, layers)? else {
         let theta = config.number("rope_theta")?.unwrap_or(DEFAULT_THETA);
-        return Ok(RopeConfig {
-            theta,
-            scaling: RopeScaling::Default,
-        });
+        return Ok(RopeConfig::plain(theta));
     };
     whole(&rope)?;
     let theta = match rope.number("rope_theta")? {
@@ -35,7 +39,10 @@ pub(super) fn read(config: &Raw, layers: LayerType) -> Result<RopeConfig, ModelC
     };
     let scaling = scaling(config, &rope)?;
     agrees(config, scaling)?;
-    Ok(RopeConfig { theta, scaling })
+    Ok(RopeConfig {
+        scaling,
+        ..RopeConfig::plain(theta)
+    })
 }
 
 /// The object with the parameters, if there is one.
@@ -115,10 +122,11 @@ fn scaling(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigError> {
             })
         }
         // Its factors change short texts too.
-        "longrope" | "su" => Err(rope.unsupported(key, "served are default, linear and llama3")),
+        "longrope" | "su" => Err(rope.unsupported(key, SERVED)),
+        "yarn" => yarn::read(config, rope),
         _ => Err(rope.unsupported(
             key,
-            "served are default, linear and llama3; where the model card allows it, remove \
+            "served are default, linear, llama3 and yarn; where the model card allows it, remove \
              the rope scaling from config.json and stay within the original context length",
         )),
     }

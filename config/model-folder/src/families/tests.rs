@@ -1,4 +1,7 @@
-use lockstep_types::{AttentionSpec, ModelConfig, RopeConfig, RopeScaling};
+mod factors;
+mod layers;
+
+use lockstep_types::{AttentionSpec, ModelConfig, QkNorm, RopeConfig, RopeScaling};
 use serde_json::json;
 
 use super::*;
@@ -11,8 +14,11 @@ fn all_families_are_named_for_people() {
     for family in SERVED {
         assert!(all.contains(family.class_name), "{all}");
     }
-    assert!(all.starts_with("LlamaForCausalLM, "), "{all}");
-    assert!(all.contains(" and Qwen3MoeForCausalLM, and text"), "{all}");
+    assert!(all.starts_with("Gemma2ForCausalLM, "), "{all}");
+    assert!(
+        all.contains(" and Starcoder2ForCausalLM, and text"),
+        "{all}"
+    );
     assert!(all.contains("LlavaForConditionalGeneration"), "{all}");
 }
 
@@ -86,7 +92,10 @@ fn kinds_of_layers_have_rotations_of_their_own() {
         "layer_types": ["sliding_attention", "full_attention"]});
     let model = good(&with(llama(), &own));
     let ropes: Vec<_> = model.attentions().map(|layer| layer.rope.clone()).collect();
-    let rope = |theta, scaling| RopeConfig { theta, scaling };
+    let rope = |theta, scaling| RopeConfig {
+        scaling,
+        ..RopeConfig::plain(theta)
+    };
     let linear = RopeScaling::Linear { factor: 8.0 };
     assert_eq!(ropes, [rope(1e4, RopeScaling::Default), rope(1e6, linear)]);
     let both = json!({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
@@ -111,8 +120,8 @@ fn kinds_of_layers_have_rotations_of_their_own() {
             "different rotations",
         ),
         (
-            json!({"rope_parameters": {}, "rope_scaling": {"type": "yarn", "factor": 2.0}}),
-            "yarn",
+            json!({"rope_parameters": {}, "rope_scaling": {"type": "ntk", "factor": 2.0}}),
+            "ntk",
         ),
     ] {
         let error = load(&with(llama(), &own)).expect_err("not served");
@@ -209,7 +218,7 @@ fn text_models_of_qwen_vl_are_qwens() {
     );
     let qwen3 = good(&config);
     let attention = qwen3.layers[0].attention();
-    assert!(attention.qk_norm && attention.rope.theta == 7.0);
+    assert!(attention.qk_norm == QkNorm::PerHead && attention.rope.theta == 7.0);
 }
 
 /// Wrappers leave out values that equal the defaults of the text model's class.
@@ -244,7 +253,7 @@ fn what_a_wrapper_does_not_say_plainly_is_refused() {
             "`text_config.logit_scale` is 0.5",
         ),
         (
-            text(json!({"model_type": "gemma3_text"})),
+            text(json!({"model_type": "gemma4_text"})),
             json!({}),
             "`text_config.model_type`",
         ),

@@ -20,6 +20,8 @@ pub(super) enum Windows {
     Always,
     /// All layers have the window `sliding_window` if `use_sliding_window` is set.
     IfUsed,
+    /// The layers of which `layer_types` says so have the window `sliding_window`.
+    Typed,
     /// Qwen's: the layers of which `layer_types` says so have the window `sliding_window`, if
     /// `use_sliding_window` is set. Without `layer_types` they are those from
     /// `max_window_layers` on.
@@ -41,10 +43,17 @@ impl Windows {
             Self::Never => vec![false; depth],
             Self::Always => vec![true; depth],
             Self::IfUsed => vec![config.flag(USED, false)?; depth],
+            Self::Typed => {
+                let types = layer_types::read(config, depth)?.into_iter();
+                types.map(|kind| kind == LayerType::Sliding).collect()
+            }
             Self::Chosen => chosen(config, depth)?,
         };
         if !slides.contains(&true) {
             return Ok(vec![None; depth]);
+        }
+        if self == Self::Typed && config.get(WINDOW).is_none() {
+            return Err(config.wrong(WINDOW, "is missing, and layers have sliding windows"));
         }
         let window = config.size(WINDOW)?.filter(|window| *window < longest);
         let window = window.and_then(NonZeroUsize::new);

@@ -30,7 +30,8 @@ const fn wrapper(class_name: &'static str, model_type: &'static str) -> Wrapper 
 }
 
 /// All wrappers that are served.
-const WRAPPERS: [Wrapper; 8] = [
+const WRAPPERS: [Wrapper; 9] = [
+    wrapper("Gemma3ForConditionalGeneration", "gemma3"),
     wrapper("InternVLForConditionalGeneration", "internvl"),
     wrapper("LlavaForConditionalGeneration", "llava"),
     wrapper("LlavaNextForConditionalGeneration", "llava_next"),
@@ -88,12 +89,8 @@ impl Wrapper {
                 let types: Vec<_> = all().map(|family| family.model_type).collect();
                 text.unsupported("model_type", format!("served are {}", listed(&types)))
             })?;
-        if let Some(key) = text.keys().find(|key| !keys::is_known(key)) {
-            let remedy = "it may change results; remove the key if the model card says that it \
-                          does not matter";
-            return Err(text.unsupported(key, remedy));
-        }
-        for key in ["eos_token_id", "bos_token_id"] {
+        check_keys(&text, family)?;
+        for key in ["eos_token_id", "bos_token_id", "dtype", "torch_dtype", TIED] {
             if let (None, Some(value)) = (text.get(key), outer.get(key)) {
                 text.put(key, value.clone());
             }
@@ -106,6 +103,23 @@ impl Wrapper {
         }
         text.fill((family.class)(), &[]);
         Ok(found(family, text))
+    }
+}
+
+/// Checks that all keys of a text model which turn something on are known.
+///
+/// # Errors
+/// [`ModelConfigError::Unsupported`] names the first key that is not.
+pub(super) fn check_keys(text: &Raw, family: &Family) -> Result<(), ModelConfigError> {
+    let own = family.traits.keys.unwrap_or_default();
+    let known = |key: &str| keys::is_known(key) || own.contains(&key);
+    match text.keys().find(|key| !known(key)) {
+        None => Ok(()),
+        Some(key) => {
+            let remedy = "it may change results; remove the key if the model card says that it \
+                          does not matter";
+            Err(text.unsupported(key, remedy))
+        }
     }
 }
 

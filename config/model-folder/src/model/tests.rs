@@ -1,8 +1,8 @@
 use std::num::NonZeroUsize;
 
 use lockstep_types::{
-    AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, Norms,
-    RopeConfig, RopeScaling,
+    Activation, AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig,
+    Norms, QkNorm, RopeConfig, RopeScaling,
 };
 use serde_json::{Value, json};
 
@@ -31,12 +31,14 @@ fn a_llama_is_read_whole() {
         LayerSpec {
             mixer: Mixer::Attention(AttentionSpec {
                 rope: RopeConfig {
+                    query_scaling: None,
                     theta: 500_000.0,
                     scaling: RopeScaling::Default
                 },
                 ..AttentionSpec::dense(8, 4, 8)
             }),
             mlp: Mlp::Gated(GatedMlpSpec {
+                activation: Activation::Silu,
                 width: 96,
                 bias: false,
                 names: GatedMlpNames::default(),
@@ -88,7 +90,7 @@ fn families_differ_in_what_they_leave_unsaid() {
     let qwen2 = family("Qwen2ForCausalLM", wide.clone());
     let qwen2 = qwen2.layers[0].attention();
     assert_eq!((qwen2.kv_heads, qwen2.head_dim), (32, 4));
-    assert!(qwen2.qkv_bias && !qwen2.output_bias && !qwen2.qk_norm);
+    assert!(qwen2.qkv_bias && !qwen2.output_bias && qwen2.qk_norm == QkNorm::None);
 
     let qwen3 = family(
         "Qwen3ForCausalLM",
@@ -96,7 +98,7 @@ fn families_differ_in_what_they_leave_unsaid() {
     );
     let qwen3 = qwen3.layers[0].attention();
     assert_eq!(qwen3.head_dim, 128);
-    assert!(qwen3.qk_norm && qwen3.qkv_bias && qwen3.output_bias);
+    assert!(qwen3.qk_norm == QkNorm::PerHead && qwen3.qkv_bias && qwen3.output_bias);
 }
 
 #[test]
@@ -180,7 +182,10 @@ fn rope_in_the_spellings_of_transformers_4_and_5() {
     for (changes, theta, scaling) in table {
         assert_eq!(
             good(&changes).layers[1].attention().rope,
-            RopeConfig { theta, scaling },
+            RopeConfig {
+                scaling,
+                ..RopeConfig::plain(theta)
+            },
             "{changes}"
         );
     }
@@ -201,9 +206,9 @@ fn what_is_not_served_is_named_with_a_remedy() {
             "Qwen3ForCausalLM",
         ),
         (
-            json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}),
-            "`rope_scaling.type` is \"yarn\"",
-            "llama3",
+            json!({"rope_scaling": {"type": "yarn", "factor": 4.0, "llama_4_scaling_beta": 0.1}}),
+            "`rope_scaling.llama_4_scaling_beta` is 0.1",
+            "YaRN has no such parameter",
         ),
         (
             json!({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}),

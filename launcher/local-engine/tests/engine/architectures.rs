@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 26] = [
+const MODELS: [&str; 37] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -42,6 +42,17 @@ const MODELS: [&str; 26] = [
     "mixtral",
     "qwen3_moe",
     "qwen3_moe_sparse_step",
+    "granite",
+    "smollm3",
+    "smollm3_windows",
+    "olmo2",
+    "olmo3",
+    "gemma2",
+    "gemma3",
+    "gemma3_old_config",
+    "gemma3_wrapped",
+    "starcoder2",
+    "ministral3",
 ];
 
 /// Largest error in float32: sums in another order than torch's stay well below it.

@@ -16,6 +16,7 @@ use super::tiled::Height;
 use super::transpose::{LANES, transpose};
 use super::visible::Visible;
 
+use crate::activation::cap_scaled_row;
 use crate::gemm::{Ahead, Input, PANEL, Tile};
 
 /// Rows asked for at a time; a block of one tile asks at about eight points.
@@ -185,9 +186,30 @@ impl Call<'_> {
             self.scores(queries, panels, seen, &mut tile.scores[..rows]);
             ahead.fetch(self.cache, 2 * FETCH);
         }
+        self.cap(panels, &mut tile.scores[..rows]);
         let asking = ahead.hand_out(self.cache, during[1]);
         self.softmax(panels, tile, states, acc, asking);
         self.sums(block, during[2], ahead, panels, tile, acc);
+    }
+
+    /// Bounds raw scores where the layer has a softcap. They are then whole scores, and the
+    /// softmax takes them as they are: see [`Self::factors`].
+    pub(super) fn cap(&self, panels: &Panels, scores: &mut [[f32; BLOCK]]) {
+        if let Some(cap) = self.shape.softcap {
+            let cap = cap * std::f32::consts::LOG2_E;
+            for row in scores {
+                cap_scaled_row(self.isa, row, &panels.key_scales, cap);
+            }
+        }
+    }
+
+    /// Returns the factors that the softmax multiplies scores with.
+    pub(super) fn factors<'p>(&self, panels: &'p Panels) -> &'p [f32; BLOCK] {
+        const WHOLE: [f32; BLOCK] = [1.0; BLOCK];
+        match self.shape.softcap {
+            None => &panels.key_scales,
+            Some(_) => &WHOLE,
+        }
     }
 
     /// Attends one tile with kernels that have scores, softmax and sums of their own.
@@ -213,7 +235,7 @@ impl Call<'_> {
         let softmax = Rows {
             scores: &mut tile.scores[..rows],
             visible: &tile.visible[..rows],
-            scales: &panels.key_scales,
+            scales: self.factors(panels),
             states,
             acc,
             asking,

@@ -2,7 +2,7 @@
 //! experts of a mixture.
 
 use lockstep_backend::{
-    Axis, BackendError, ExpertSpace, Experts, Linear, RmsNorm, RowParallel, Scatter,
+    Axis, BackendError, BlockEnd, ExpertSpace, Experts, Linear, Norm, RmsNorm, RowParallel, Scatter,
 };
 
 use super::CpuBackend;
@@ -11,67 +11,67 @@ use crate::formats::CpuMatrix;
 use crate::gemm::matmul;
 use crate::isa::Isa;
 use crate::memory::Buffer;
-use crate::norm::AddNorm;
+use crate::norm::{AddNorm, Ends, Next};
 use crate::pool::Pool;
 use crate::tensor::{CpuTensor, CpuVector};
 
 impl CpuBackend {
-    /// See [`lockstep_backend::Exchange::matmul_add_rms_norm`].
+    /// See [`lockstep_backend::Exchange::matmul_end_block`].
     pub(super) fn fused_sum(
         &mut self,
         x: &CpuTensor,
         w: RowParallel<'_, CpuMatrix, CpuVector>,
         residual: &mut CpuTensor,
         delta: &mut CpuTensor,
-        norm: RmsNorm<'_, CpuVector>,
+        end: BlockEnd<'_, CpuVector>,
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
         let RowParallel { axis, part: w } = w;
-        let norm = checked(w.weight.rows, x.rows(), residual, norm, out);
-        delta.expect(x.rows(), norm.weight.len(), "the product's space");
+        let norm = checked(w.weight.rows, x.rows(), residual, end, out);
+        delta.expect(x.rows(), norm.width, "the product's space");
         let (isa, packed) = (self.isa, &mut self.packed);
         let product = |pool: &mut Pool, out: &mut [f32]| multiply(pool, isa, x, w, packed, out);
         let (pool, delta) = (&mut self.pool, delta.values_mut());
         self.collectives
-            .sum_add_rms_norm(axis, pool, isa, product, delta, norm)
+            .sum_end_block(axis, pool, isa, product, delta, norm)
     }
 
-    /// See [`lockstep_backend::Exchange::matmul_scatter_add_rms_norm`].
+    /// See [`lockstep_backend::Exchange::matmul_scatter_end_block`].
     pub(super) fn fused_scatter(
         &mut self,
         x: &CpuTensor,
         w: RowParallel<'_, CpuMatrix, CpuVector>,
         scatter: Scatter<'_, CpuTensor>,
         residual: &mut CpuTensor,
-        norm: RmsNorm<'_, CpuVector>,
+        end: BlockEnd<'_, CpuVector>,
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
         let RowParallel { axis, part: w } = w;
         let (rank, size) = self.collectives.rank_and_size(axis);
         let Scatter { rows, product } = scatter;
         assert!(rows.len() == size, "one range of rows per rank");
-        let norm = checked(w.weight.rows, rows[rank].len(), residual, norm, out);
-        product.expect(x.rows(), norm.weight.len(), "the product's space");
+        let norm = checked(w.weight.rows, rows[rank].len(), residual, end, out);
+        product.expect(x.rows(), norm.width, "the product's space");
         let (isa, packed) = (self.isa, &mut self.packed);
         let multiply = |pool: &mut Pool, out: &mut [f32]| multiply(pool, isa, x, w, packed, out);
         let (pool, product) = (&mut self.pool, product.values_mut());
         self.collectives
-            .scatter_add_rms_norm(axis, pool, isa, multiply, product, rows, norm)
+            .scatter_end_block(axis, pool, isa, multiply, product, rows, norm)
     }
 
-    /// See [`lockstep_backend::Exchange::scatter_add_rms_norm`].
+    /// See [`lockstep_backend::Exchange::scatter_end_block`].
     pub(super) fn scatter_sum(
         &mut self,
         axis: Axis,
         scatter: Scatter<'_, CpuTensor>,
         residual: &mut CpuTensor,
-        norm: RmsNorm<'_, CpuVector>,
+        end: BlockEnd<'_, CpuVector>,
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
         let (rank, size) = self.collectives.rank_and_size(axis);
         let Scatter { rows, product } = scatter;
         assert!(rows.len() == size, "one range of rows per rank");
-        let norm = checked(product.width(), rows[rank].len(), residual, norm, out);
+        let norm = checked(product.width(), rows[rank].len(), residual, end, out);
         let (pool, product) = (&mut self.pool, product.values_mut());
         self.collectives
             .scatter_product(axis, pool, self.isa, product, rows, norm)
@@ -129,23 +129,43 @@ impl CpuBackend {
     }
 }
 
-/// Checks the shapes of `rows` rows, and returns the tensors that a product of `outputs` columns
-/// is added to and normed with.
-fn checked<'a>(
-    outputs: usize,
+/// Checks the shapes of `rows` rows, and returns the tensors of the end of a block whose output
+/// has `width` columns.
+pub(super) fn checked<'a>(
+    width: usize,
     rows: usize,
     residual: &'a mut CpuTensor,
-    norm: RmsNorm<'a, CpuVector>,
+    end: BlockEnd<'a, CpuVector>,
     out: &'a mut CpuTensor,
 ) -> AddNorm<'a> {
-    let width = norm.weight.0.len();
-    assert!(outputs == width, "a product is as wide as the residual");
+    let alike = |vector: &CpuVector| {
+        assert!(vector.0.len() == width, "a norm is as wide as the residual");
+    };
     residual.expect(rows, width, "the residual");
     out.expect(rows, width, "the norm's output");
+    let weights = |norm: RmsNorm<'a, CpuVector>| {
+        alike(norm.weight);
+        (norm.weight.0.as_slice(), norm.eps)
+    };
+    let ends = Ends {
+        output: end.output.map(weights),
+        next: match end.next {
+            None => Next::Copy,
+            Some(Norm::Rms(norm)) => {
+                let (weight, eps) = weights(norm);
+                Next::Rms(weight, eps)
+            }
+            Some(Norm::Layer { norm, bias }) => {
+                alike(bias);
+                let (weight, eps) = weights(norm);
+                Next::Layer(weight, &bias.0, eps)
+            }
+        },
+    };
     AddNorm {
         residual: residual.values_mut(),
-        weight: &norm.weight.0,
-        eps: norm.eps,
+        width,
+        ends,
         out: out.values_mut(),
     }
 }

@@ -99,6 +99,7 @@ fn vectors_activations_and_caches_take_what_is_charged() {
         (20, 20)
     );
     let table = RopeTable {
+        queries: Vec::new(),
         half: 3,
         cos: vec![1.0; 12],
         sin: vec![0.0; 12],

@@ -119,7 +119,7 @@ fn fused_sum(backend: &mut CpuBackend, rows: usize, width: usize) {
         eps: 1e-5,
     };
     backend
-        .matmul_add_rms_norm(&x, linear, &mut residual, &mut delta, norm, &mut out)
+        .matmul_end_block(&x, linear, &mut residual, &mut delta, norm.into(), &mut out)
         .unwrap();
 }
 
@@ -177,7 +177,7 @@ fn work_alone(backend: &mut CpuBackend) {
         eps: 0.0,
     };
     backend
-        .matmul_add_rms_norm(&x, linear, &mut residual, &mut delta, norm, &mut out)
+        .matmul_end_block(&x, linear, &mut residual, &mut delta, norm.into(), &mut out)
         .unwrap();
     assert_eq!(residual.values(), [11.0, 22.0]);
 }
@@ -218,8 +218,14 @@ fn row_parallel_both_ways(
                 weight: &weight,
                 eps: EPS,
             };
-            let done =
-                backend.matmul_add_rms_norm(&x, linear, &mut residual, &mut delta, norm, &mut out);
+            let done = backend.matmul_end_block(
+                &x,
+                linear,
+                &mut residual,
+                &mut delta,
+                norm.into(),
+                &mut out,
+            );
             done.unwrap();
         } else {
             backend.matmul(&x, Linear { weight: &w, bias }, &mut delta);

@@ -84,7 +84,7 @@ fn scattered_both_ways(group: Box<dyn Collective>, rows: usize, split: &[Range<u
             eps: EPS,
         };
         backend
-            .matmul_scatter_add_rms_norm(&x, linear, scatter, &mut residual, norm, &mut out)
+            .matmul_scatter_end_block(&x, linear, scatter, &mut residual, norm.into(), &mut out)
             .unwrap();
         let found = [&residual, &out].map(|own| bits(own.values()));
         assert_eq!(found, expected, "{split:?} on rank {rank}");

@@ -154,7 +154,7 @@ fn read_back(backend: &mut CpuBackend, w: &CpuMatrix, [rows, cols]: [usize; 2]) 
     let tokens: Vec<u32> = (0..rows as u32).collect();
     let mut out = backend.tensor(rows, cols, Holds::Sum).unwrap();
     let inputs = staged_tokens(backend, &tokens);
-    backend.embed(w, 0, &inputs, &mut out);
+    backend.embed(w, 0, 1.0, &inputs, &mut out);
     out.values().to_vec()
 }
 

@@ -2,7 +2,7 @@
 
 use lockstep_backend::{AttentionShape, Batch, Holds, Memory as _, Ops as _, RopeTable, Rows};
 use lockstep_backend_cpu::{CpuBackend, CpuTensor, Isa};
-use lockstep_types::Dtype;
+use lockstep_types::{Activation, Dtype};
 use proptest::prelude::*;
 
 use crate::machine::{Values, backend, bits, matrix, rounded, staged, tensor, tokens, variants};
@@ -29,6 +29,7 @@ fn norm(x: &[f32], weight: &[f32]) -> Vec<f64> {
 fn table(positions: usize, half: usize) -> RopeTable {
     let angle = |i: usize| (i / half) as f64 * 10_000f64.powf(-((i % half) as f64) / half as f64);
     RopeTable {
+        queries: Vec::new(),
         half,
         cos: (0..positions * half)
             .map(|i| angle(i).cos() as f32)
@@ -129,7 +130,7 @@ proptest! {
             let mut backend = backend(isa, Dtype::Float32, 2);
             let gate_up = tensor(&mut backend, &x, 2 * width);
             let mut out = backend.tensor(n, width, Holds::Operand).unwrap();
-            backend.silu_mul(&gate_up, &mut out);
+            backend.gate(&gate_up, Activation::Silu, &mut out);
             for (row, out) in x.chunks(2 * width).zip(out.values().chunks(width)) {
                 for i in 0..width {
                     let (gate, up) = (f64::from(row[i]), f64::from(row[width + i]));
@@ -149,7 +150,7 @@ fn extreme_gates_stay_finite() {
         let x = [-1e30, -100.0, 0.0, 100.0, 1.0, 1.0, 1.0, 1.0];
         let gate_up = tensor(&mut backend, &x, 8);
         let mut out = backend.tensor(1, 4, Holds::Operand).unwrap();
-        backend.silu_mul(&gate_up, &mut out);
+        backend.gate(&gate_up, Activation::Silu, &mut out);
         assert!(
             out.values()[..3].iter().all(|x| x.abs() < 1e-30),
             "{:?}",
@@ -170,7 +171,7 @@ fn embedding_reads_packed_rows_and_skips_other_shards() {
             let inputs = tokens(&mut backend, &ids);
             let mut out: CpuTensor = backend.tensor(ids.len(), cols, Holds::Operand).unwrap();
             out.values_mut().fill(f32::NAN);
-            backend.embed(&table, 100, &inputs, &mut out);
+            backend.embed(&table, 100, 1.0, &inputs, &mut out);
             for (row, &token) in out.values().chunks(cols).zip(&ids) {
                 for (col, &got) in row.iter().enumerate() {
                     let expected = match token {

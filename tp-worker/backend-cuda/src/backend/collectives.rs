@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Axis, BackendError, Exchange as _, Ops as _, Owners, RmsNorm, Scatter};
+use lockstep_backend::{Axis, BackendError, BlockEnd, Exchange as _, Ops as _, Owners, Scatter};
 
 use super::CudaBackend;
 use crate::ops::Sums;
@@ -18,23 +18,24 @@ impl CudaBackend {
             .all_reduce(&self.stream, axis, &mut x.floats, len)
     }
 
-    /// See [`lockstep_backend::Exchange::scatter_add_rms_norm`].
+    /// See [`lockstep_backend::Exchange::scatter_end_block`].
     pub(super) fn scatter_sum(
         &mut self,
         axis: Axis,
         scatter: Scatter<'_, CudaTensor>,
         residual: &mut CudaTensor,
-        norm: RmsNorm<'_, Buffer<f32>>,
+        end: BlockEnd<'_, Buffer<f32>>,
         out: &mut CudaTensor,
     ) -> Result<(), BackendError> {
         let Scatter { rows, product } = scatter;
         let (rank, size) = self.group(axis);
         assert!(rows.len() == size, "one range of rows per rank");
-        let (own, width) = (rows[rank].len(), norm.weight.len());
+        let (own, width) = (rows[rank].len(), residual.width());
         residual.expect(own, width, "the residual");
         out.expect(own, width, "the norm's output");
         product.expect(product.rows(), width, "the product's space");
         self.failures()?;
+        let ends = self.ends(end, width)?;
         let product_rows = product.rows();
         let len = product_rows * width;
         let delta = &mut product.floats;
@@ -51,10 +52,8 @@ impl CudaBackend {
         };
         let delta = Sums::from_place(delta, from);
         let (residual, out) = (&mut residual.floats, &mut out.floats);
-        let (weight, eps, rows) = (norm.weight, norm.eps, Rows::fixed(own));
-        let done = self
-            .operations
-            .add_rms_norm(stream, residual, delta, weight, eps, rows, out);
+        let rows = Rows::fixed(own);
+        let done = ends.run(&self.operations, stream, residual, Some(delta), rows, out);
         self.keep(done);
         Ok(())
     }

@@ -3,78 +3,19 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    Attend, AttentionShape, Axis, BackendError, Batch, DeviceDrafter, DeviceSampler, Exchange,
-    ExchangeNotes, Holds, HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops,
-    Owners, PassKey, Passes, RmsNorm, RopeTable, RowParallel, Rows as Gathered, Scatter,
-    WeightFormat,
+    Attend, AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeviceDrafter,
+    DeviceSampler, Exchange, ExchangeNotes, Linear, LogitScaling, Ops, Owners, PassKey, Passes,
+    RmsNorm, RowParallel, Rows as Gathered, Scatter, WholeNorms,
 };
 use lockstep_collective::Collective;
-use lockstep_types::Dtype;
+use lockstep_types::{Activation, Dtype};
 
 use super::attend::Heads;
 use super::{CudaBackend, CudaPasses};
-use crate::formats;
 use crate::ops::{HeadNorms, PagedCache, Rope};
 use crate::passes::Inputs;
 use crate::runtime::Buffer;
 use crate::tensors::{CudaMatrix, CudaTensor};
-
-impl Memory for CudaBackend {
-    type Matrix = CudaMatrix;
-    type Vector = Buffer<f32>;
-    type Tensor = CudaTensor;
-    type Rope = Rope;
-    type KvCache = PagedCache;
-    type Inputs = Inputs;
-    fn describe(&self, _: WeightFormat) -> String {
-        self.about()
-    }
-    fn serves_format(format: WeightFormat, role: MatrixRole) -> Result<(), &'static str> {
-        formats::serves(format, role)
-    }
-    fn load_matrix(
-        &mut self,
-        matrix: &HostMatrix<'_>,
-        format: WeightFormat,
-    ) -> Result<CudaMatrix, BackendError> {
-        Ok(self.load(matrix, format)?)
-    }
-    fn load_vector(&mut self, values: &[f32]) -> Result<Buffer<f32>, BackendError> {
-        Ok(self.upload_vector(values)?)
-    }
-    fn load_rope(&mut self, table: RopeTable) -> Result<Rope, BackendError> {
-        Ok(Rope {
-            half: table.half,
-            cos: self.load_vector(&table.cos)?,
-            sin: self.load_vector(&table.sin)?,
-        })
-    }
-    fn tensor(
-        &mut self,
-        rows: usize,
-        width: usize,
-        holds: Holds,
-    ) -> Result<CudaTensor, BackendError> {
-        let (element, context) = (self.operand.holding(holds), self.stream.context());
-        if holds == Holds::Logits {
-            let elements = rows.saturating_mul(width);
-            self.exchange.reserve_logits(context, elements)?;
-        }
-        Ok(CudaTensor::new(context, element, rows, width)?)
-    }
-    fn set_rows(&mut self, tensor: &mut CudaTensor, rows: usize) {
-        tensor.set_rows(rows);
-    }
-    fn kv_cache(&mut self, shape: &KvShape) -> Result<PagedCache, BackendError> {
-        Ok(PagedCache::new(self.stream.context(), shape)?)
-    }
-    fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError> {
-        self.make_inputs(limits)
-    }
-    fn matrix_bytes(&self, matrix: &CudaMatrix) -> usize {
-        matrix.bytes()
-    }
-}
 
 impl Ops for CudaBackend {
     fn operand(&self) -> Dtype {
@@ -94,13 +35,21 @@ impl Ops for CudaBackend {
         self.keep(done);
         space
     }
-    fn embed(&mut self, table: &CudaMatrix, first: u32, inputs: &Inputs, out: &mut CudaTensor) {
+    fn embed(
+        &mut self,
+        table: &CudaMatrix,
+        first: u32,
+        scale: f32,
+        inputs: &Inputs,
+        out: &mut CudaTensor,
+    ) {
         let width = table.cols;
         out.expect(inputs.tokens().most(), width, "the embedding's output");
         let (table, out) = (&table.floats, &mut out.floats);
+        let rows = (first, scale);
         let done = self
             .operations
-            .embed(&self.stream, table, width, first, inputs, out);
+            .embed(&self.stream, table, width, rows, inputs, out);
         self.keep(done);
     }
     fn matmul(
@@ -130,16 +79,17 @@ impl Ops for CudaBackend {
         eps: f32,
         out: &mut CudaTensor,
     ) {
-        let rows = residual.rows();
-        residual.expect(rows, weight.len(), "the residual");
-        delta.expect(rows, weight.len(), "the residual's delta");
-        out.expect(rows, weight.len(), "the norm's output");
-        let (residual, delta, out) = (&mut residual.floats, &delta.floats, &mut out.floats);
-        let rows = self.chains.rows(rows);
-        let stream = &self.stream;
-        let done = self
-            .operations
-            .add_rms_norm(stream, residual, delta, weight, eps, rows, out);
+        let end = RmsNorm { weight, eps }.into();
+        self.end_block(residual, Some(delta), end, out);
+    }
+    fn end_block(
+        &mut self,
+        residual: &mut CudaTensor,
+        delta: Option<&CudaTensor>,
+        end: BlockEnd<'_, Buffer<f32>>,
+        out: &mut CudaTensor,
+    ) {
+        let done = self.run_end(residual, delta, end, out);
         self.keep(done);
     }
     fn head_norm(
@@ -159,6 +109,26 @@ impl Ops for CudaBackend {
             eps,
         };
         let done = self.norm_heads(shape, qkv, norms);
+        self.keep(done);
+    }
+    fn square_sums(
+        &mut self,
+        qkv: &CudaTensor,
+        shape: &AttentionShape,
+        counted: CountedKeys,
+        sums: &mut CudaTensor,
+    ) {
+        let done = self.sum_squares(qkv, shape, counted, sums);
+        self.keep(done);
+    }
+    fn whole_norm(
+        &mut self,
+        qkv: &mut CudaTensor,
+        shape: &AttentionShape,
+        sums: &CudaTensor,
+        norms: &WholeNorms<'_, Buffer<f32>>,
+    ) {
+        let done = self.norm_whole(qkv, shape, sums, norms);
         self.keep(done);
     }
     fn rope(
@@ -212,23 +182,32 @@ impl Ops for CudaBackend {
         let done = self.attend_heads(op.shape, heads, inputs, cache, layer, out);
         self.keep(done);
     }
-    fn silu_mul(&mut self, gate_up: &CudaTensor, out: &mut CudaTensor) {
+    fn gate(&mut self, gate_up: &CudaTensor, activation: Activation, out: &mut CudaTensor) {
         let (rows, width) = (out.rows(), out.width());
         gate_up.expect(rows, 2 * width, "gate and up");
         let (gate_up, rows, out) = (&gate_up.floats, self.chains.rows(rows), &mut out.floats);
         let done = self
             .operations
-            .silu_mul(&self.stream, gate_up, width, rows, out);
+            .gate(&self.stream, gate_up, activation, width, rows, out);
         self.keep(done);
     }
     fn gated_matmul(
         &mut self,
         x: &CudaTensor,
         w: Linear<'_, CudaMatrix, Buffer<f32>>,
+        activation: Activation,
         gate_up: &mut CudaTensor,
         out: &mut CudaTensor,
     ) {
-        let done = self.multiply_gated(x, w, gate_up, out);
+        let done = self.multiply_gated(x, w, activation, gate_up, out);
+        self.keep(done);
+    }
+    fn activate(&mut self, x: &CudaTensor, activation: Activation, out: &mut CudaTensor) {
+        let done = self.run_activation(x, activation, out);
+        self.keep(done);
+    }
+    fn scale_logits(&mut self, logits: &mut CudaTensor, scaling: LogitScaling) {
+        let done = self.run_scaling(logits, scaling);
         self.keep(done);
     }
     fn gather_rows(&mut self, x: &CudaTensor, rows: Gathered<'_, Inputs>, out: &mut CudaTensor) {
@@ -301,23 +280,23 @@ impl Passes for CudaBackend {
 }
 
 impl Exchange for CudaBackend {
-    fn matmul_add_rms_norm(
+    fn matmul_end_block(
         &mut self,
         x: &CudaTensor,
         w: RowParallel<'_, CudaMatrix, Buffer<f32>>,
         residual: &mut CudaTensor,
         delta: &mut CudaTensor,
-        norm: RmsNorm<'_, Buffer<f32>>,
+        end: BlockEnd<'_, Buffer<f32>>,
         out: &mut CudaTensor,
     ) -> Result<(), BackendError> {
         if self.group(w.axis).1 == 1 {
-            let done = self.multiply_add_norm(x, w.part, residual, delta, norm, out);
+            let done = self.multiply_end_block(x, w.part, residual, delta, end, out);
             self.keep(done);
             return Ok(());
         }
         self.matmul(x, w.part, delta);
         self.all_reduce(w.axis, delta)?;
-        self.add_rms_norm(residual, delta, norm.weight, norm.eps, out);
+        self.end_block(residual, Some(delta), end, out);
         Ok(())
     }
     fn group(&self, axis: Axis) -> (usize, usize) {
@@ -326,15 +305,15 @@ impl Exchange for CudaBackend {
     fn all_reduce(&mut self, axis: Axis, x: &mut CudaTensor) -> Result<(), BackendError> {
         self.sum(axis, x)
     }
-    fn scatter_add_rms_norm(
+    fn scatter_end_block(
         &mut self,
         axis: Axis,
         scatter: Scatter<'_, CudaTensor>,
         residual: &mut CudaTensor,
-        norm: RmsNorm<'_, Buffer<f32>>,
+        end: BlockEnd<'_, Buffer<f32>>,
         out: &mut CudaTensor,
     ) -> Result<(), BackendError> {
-        self.scatter_sum(axis, scatter, residual, norm, out)
+        self.scatter_sum(axis, scatter, residual, end, out)
     }
     fn all_gather_rows(
         &mut self,

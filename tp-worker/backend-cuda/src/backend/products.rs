@@ -1,6 +1,7 @@
 //! Matrix products, and the operations right behind them.
 
-use lockstep_backend::{Linear, RmsNorm};
+use lockstep_backend::{BlockEnd, Linear};
+use lockstep_types::Activation;
 
 use super::CudaBackend;
 use crate::error::CudaError;
@@ -28,6 +29,7 @@ impl CudaBackend {
         &mut self,
         x: &CudaTensor,
         w: Weights<'_>,
+        activation: Activation,
         gate_up: &mut CudaTensor,
         out: &mut CudaTensor,
     ) -> Result<(), CudaError> {
@@ -36,33 +38,37 @@ impl CudaBackend {
         let rows = self.chains.rows(rows);
         let operands = operands(x, &w, rows, gate_up);
         let (stream, space, out) = (&self.stream, &mut gate_up.floats, &mut out.floats);
-        match self.products.gated(stream, operands, space, out)? {
-            Some(sums) => self.operations.silu_mul(stream, sums, width, rows, out),
+        match self
+            .products
+            .gated(stream, operands, activation, space, out)?
+        {
+            Some(sums) => self
+                .operations
+                .gate(stream, sums, activation, width, rows, out),
             None => Ok(()),
         }
     }
 
-    /// See [`lockstep_backend::Exchange::matmul_add_rms_norm`]; for a rank alone.
-    pub(super) fn multiply_add_norm(
+    /// See [`lockstep_backend::Exchange::matmul_end_block`]; for a rank alone.
+    pub(super) fn multiply_end_block(
         &mut self,
         x: &CudaTensor,
         w: Weights<'_>,
         residual: &mut CudaTensor,
         delta: &mut CudaTensor,
-        norm: RmsNorm<'_, Buffer<f32>>,
+        end: BlockEnd<'_, Buffer<f32>>,
         out: &mut CudaTensor,
     ) -> Result<(), CudaError> {
-        let (rows, weight) = (residual.rows(), norm.weight);
-        residual.expect(rows, weight.len(), "the residual");
-        delta.expect(rows, weight.len(), "the residual's delta");
-        out.expect(rows, weight.len(), "the norm's output");
+        let (rows, width) = (residual.rows(), residual.width());
+        delta.expect(rows, width, "the residual's delta");
+        out.expect(rows, width, "the norm's output");
+        let ends = self.ends(end, width)?;
         let rows = self.chains.rows(rows);
         let operands = operands(x, &w, rows, delta);
         let (stream, space) = (&self.stream, &mut delta.floats);
         let sums = self.products.sums(stream, operands, space)?;
         let (residual, out) = (&mut residual.floats, &mut out.floats);
-        self.operations
-            .add_rms_norm(stream, residual, sums, weight, norm.eps, rows, out)
+        ends.run(&self.operations, stream, residual, Some(sums), rows, out)
     }
 }
 

@@ -201,6 +201,10 @@ impl Attention {
             group: cache.group_in(inputs),
             window: window_of(shape),
             rounded: u32::from(queries.rounded),
+            softcap: shape
+                .softcap
+                .map_or(0.0, |cap| cap * std::f32::consts::LOG2_E),
+            pad: 0,
         };
         let kv_heads = shape.kv_heads as u32;
         // SAFETY: the plan keeps within the room for parts, all tokens have queries, and room in

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use cudarc::cublaslt::result::CublasError;
 use cudarc::cublaslt::{result, sys};
+use lockstep_types::Activation;
 
 use crate::error::CudaError;
 use crate::ops::{Sums, SumsWithSpace};
@@ -269,7 +270,7 @@ impl Products {
         Ok(SumsWithSpace { sums, space })
     }
 
-    /// `out = silu(gate) · up` of a product whose first half of outputs are the gates. Returns
+    /// `out = f(gate) · up` with the activation `f` of a product whose first half of outputs are the gates. Returns
     /// `Some(sums)` instead if `out` has still to be computed from these sums.
     ///
     /// # Errors
@@ -281,12 +282,13 @@ impl Products {
         &'a mut self,
         stream: &Stream,
         operands: Operands<'a>,
+        activation: Activation,
         space: &'a mut Floats,
         out: &mut Floats,
     ) -> Result<Option<Sums<'a>>, CudaError> {
         if self.few.serve(&operands) && self.slices(operands.product) == 1 {
             operands.expect();
-            self.few.multiply_gated(stream, operands, out)?;
+            self.few.multiply_gated(stream, operands, activation, out)?;
             return Ok(None);
         }
         self.sums(stream, operands, space).map(Some)

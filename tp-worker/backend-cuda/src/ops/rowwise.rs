@@ -6,9 +6,11 @@ mod parameters;
 
 use std::sync::Arc;
 
+use lockstep_types::Activation;
+
 use crate::error::CudaError;
 use crate::kernels::{self, Source};
-use crate::ops::{Sums, SumsParameter};
+use crate::ops::{Sums, SumsParameter, number_of};
 use crate::passes::Inputs;
 use crate::runtime::{Buffer, Compiler, Context, Defines, Kernel, Module, Stream};
 use crate::tensors::{Element, Floats, Rows, blocks};
@@ -76,7 +78,7 @@ impl RowwiseOps {
         self.operand
     }
 
-    /// `out[i] = table[tokens[i] - first]` for the tokens of a batch; zero if the token lies
+    /// `out[i] = table[tokens[i] - first] · scale` for the tokens of a batch; zero if the token lies
     /// outside the table. `[table rows, width]` operands become `[tokens, width]` sums.
     ///
     /// # Errors
@@ -86,7 +88,7 @@ impl RowwiseOps {
         stream: &Stream,
         table: &Floats,
         width: usize,
-        first: u32,
+        (first, scale): (u32, f32),
         inputs: &Inputs,
         out: &mut Floats,
     ) -> Result<(), CudaError> {
@@ -102,6 +104,8 @@ impl RowwiseOps {
             table_rows: (table.len() / width) as u32,
             width: width as u32,
             most: most as u32,
+            scale,
+            pad: 0,
         };
         // SAFETY: `out` has room for all tokens, and rows outside the table are
         // not read.
@@ -180,15 +184,16 @@ impl RowwiseOps {
         unsafe { kernel.launch(stream, [most as u32, 1, 1], &parameters) }
     }
 
-    /// `out = silu(gate) · up`. Sums `[rows, 2·width]`, the gate first, become operands
-    /// `[rows, width]`.
+    /// `out = f(gate) · up` with the activation `f`. Sums `[rows, 2·width]`, the gate first,
+    /// become operands `[rows, width]`.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
-    pub fn silu_mul<'a>(
+    pub fn gate<'a>(
         &self,
         stream: &Stream,
         gate_up: impl Into<Sums<'a>>,
+        activation: Activation,
         width: usize,
         rows: Rows<'_>,
         out: &mut Floats,
@@ -202,7 +207,7 @@ impl RowwiseOps {
             out: out.address(),
             rows: rows.parameter(),
             width: width as u32,
-            pad: 0,
+            activation: number_of(activation),
         };
         // SAFETY: both have room for `most` rows.
         unsafe { self.silu_mul.launch(stream, grid(most, width), &parameters) }

@@ -45,9 +45,9 @@ fn a_rank_alone_gathers_and_scatters_what_it_has() {
                 true => {
                     let rows = &[0..3; 1];
                     let scatter = Scatter { rows, product };
-                    gpu.matmul_scatter_add_rms_norm(&x, linear, scatter, rest, norm, &mut out)
+                    gpu.matmul_scatter_end_block(&x, linear, scatter, rest, norm.into(), &mut out)
                 }
-                false => gpu.matmul_add_rms_norm(&x, linear, rest, product, norm, &mut out),
+                false => gpu.matmul_end_block(&x, linear, rest, product, norm.into(), &mut out),
             };
             done.unwrap();
             [read(&mut gpu, &residual), read(&mut gpu, &out)]

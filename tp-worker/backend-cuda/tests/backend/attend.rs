@@ -44,6 +44,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, way: Way) -> Vec<Vec<f32>> {
     let mut gpu = gpu(dtype);
     let angles = noise(1, 40 * 8);
     let rope = RopeTable {
+        queries: Vec::new(),
         half: 8,
         cos: angles.iter().map(|angle| angle.cos()).collect(),
         sin: angles.iter().map(|angle| angle.sin()).collect(),

@@ -100,7 +100,7 @@ fn logits(seed: u64, rows: usize, vocab: usize) -> Vec<f32> {
 fn tokens(gpu: &mut CudaBackend, ids: &CudaMatrix, inputs: &Inputs, most: usize) -> Vec<u32> {
     let mut out = gpu.tensor(most, 1, Holds::Sum).unwrap();
     gpu.upload(&mut out, &vec![0.0; most]);
-    gpu.embed(ids, 0, inputs, &mut out);
+    gpu.embed(ids, 0, 1.0, inputs, &mut out);
     values(gpu, &out).into_iter().map(|id| id as u32).collect()
 }
 

@@ -183,7 +183,7 @@ fn passes(gpu: &mut CudaBackend, rank: usize, told: bool) -> Vec<Vec<u32>> {
                 let device = gpu.drafter().unwrap();
                 device.tell(Axis::Attention, &mut inputs, key.tokens)?;
             }
-            gpu.embed(&ids, 0, &inputs, &mut out);
+            gpu.embed(&ids, 0, 1.0, &inputs, &mut out);
             Ok(())
         };
         gpu.pass(&mut recorded, key, &mut work).unwrap();

@@ -76,6 +76,7 @@ fn everything_takes_what_is_charged(context: &Context) {
         let (used, _vector) = taken(context, || gpu.load_vector(&[1.0; 77]).unwrap());
         check("a vector", memory.vector_bytes(77), used, 1);
         let table = RopeTable {
+            queries: Vec::new(),
             half: 5,
             cos: vec![1.0; 55],
             sin: vec![0.0; 55],

@@ -85,6 +85,7 @@ impl Layer {
         let head = load(5, VOCAB, SHAPE.out_width());
         let angles = noise(3, 20 * 8);
         let rope = RopeTable {
+            queries: Vec::new(),
             half: 8,
             cos: angles.iter().map(|angle| angle.cos()).collect(),
             sin: angles.iter().map(|angle| angle.sin()).collect(),
@@ -194,7 +195,7 @@ impl Layer {
             Fault::Length => eps *= tokens as f32,
             _ => {}
         }
-        gpu.embed(&self.table, 0, &self.inputs, residual);
+        gpu.embed(&self.table, 0, 1.0, &self.inputs, residual);
         if fault == Fault::List {
             let rows: Vec<u32> = (0..normed.rows() as u32).collect();
             gpu.gather_rows(residual, Rows::List(&rows), normed);

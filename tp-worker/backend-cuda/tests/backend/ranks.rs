@@ -224,7 +224,7 @@ fn each_rank_takes_its_rows_of_a_sum() {
             };
             let (eps, weight) = (1e-5, &weight);
             let norm = RmsNorm { weight, eps };
-            gpu.matmul_scatter_add_rms_norm(&x, w, scatter, &mut residual, norm, &mut out)
+            gpu.matmul_scatter_end_block(&x, w, scatter, &mut residual, norm.into(), &mut out)
                 .unwrap();
             gpu.rms_norm(&residual, weight, eps, &mut normed);
             [&residual, &out, &normed].map(|x| values(gpu, x))

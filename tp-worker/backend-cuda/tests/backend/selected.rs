@@ -1,7 +1,7 @@
 //! Measurements of single kernels, and of instructions.
 
 use lockstep_backend::{Holds, Memory as _, Ops as _};
-use lockstep_types::Dtype;
+use lockstep_types::{Activation, Dtype};
 
 use crate::support::{gpu, read, sums};
 
@@ -20,7 +20,7 @@ fn only_selected_kernels_run() {
     let mut gated = gpu.tensor(1, 2, Holds::Operand).unwrap();
     assert_eq!(gpu.select_kernels(&["silu_mul"]), 0);
     gpu.rms_norm(&x, &weight, 1e-5, &mut out);
-    gpu.silu_mul(&x, &mut gated);
+    gpu.gate(&x, Activation::Silu, &mut gated);
     assert_eq!(gpu.select_kernels(&[]), 1, "one of two launches");
     assert_eq!(read(&mut gpu, &out), [7.0; 4], "the norm was left out");
     let silu = |x: f32| x / (1.0 + (-x).exp());

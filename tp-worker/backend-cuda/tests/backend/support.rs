@@ -53,7 +53,7 @@ pub fn sums(gpu: &mut CudaBackend, values: &[f32], width: usize) -> CudaTensor {
     };
     let inputs = staged(gpu, &batch, 1);
     let mut out = gpu.tensor(ids.len(), width, Holds::Sum).unwrap();
-    gpu.embed(&table.unwrap(), 0, &inputs, &mut out);
+    gpu.embed(&table.unwrap(), 0, 1.0, &inputs, &mut out);
     out
 }
 

@@ -79,7 +79,7 @@ fn matrices_arrive_whole_and_rounded() {
             };
             let inputs = staged(&mut gpu, &batch, 1);
             let mut out = gpu.tensor(ids.len(), COLS, Holds::Sum).unwrap();
-            gpu.embed(&loaded, 0, &inputs, &mut out);
+            gpu.embed(&loaded, 0, 1.0, &inputs, &mut out);
             let found = read(&mut gpu, &out);
             for (found, id) in found.chunks(COLS).zip(ids) {
                 let number = (id as usize + split) % ROWS;
@@ -133,7 +133,7 @@ fn random_weights_are_the_hosts_bit_for_bit() {
         };
         let inputs = staged(&mut gpu, &batch, 1);
         let mut out = gpu.tensor(ids.len(), COLS, Holds::Sum).unwrap();
-        gpu.embed(&made, 0, &inputs, &mut out);
+        gpu.embed(&made, 0, 1.0, &inputs, &mut out);
         assert!(read(&mut gpu, &out) == expected, "{dtype:?}");
     }
 }

@@ -63,6 +63,7 @@ impl Weights {
             half: self.half,
             cos: gpu.buffer(&self.cos),
             sin: gpu.buffer(&self.sin),
+            queries: None,
         }
     }
 

@@ -3,6 +3,7 @@
 use lockstep_backend_cuda::{
     Buffer, Element, Floats, Operands, Product, Products, Rows, RowwiseOps,
 };
+use lockstep_types::Activation;
 
 use crate::support::{ELEMENTS, Gpu, Noise, SEEDS, assert_close, bits, rounded};
 
@@ -273,7 +274,13 @@ fn gates_of_rows_that_are_counted_have_the_bits_of_few() {
             };
             let mut space = gpu.poisoned(Element::F32, most * outputs);
             let mut out = gpu.poisoned(element, most * outputs / 2);
-            let left = products.gated(&gpu.stream, operands, &mut space, &mut out);
+            let left = products.gated(
+                &gpu.stream,
+                operands,
+                Activation::Silu,
+                &mut space,
+                &mut out,
+            );
             assert!(left.expect("a product").is_none(), "there is one slice");
             gpu.read(&out)
         };
@@ -319,12 +326,13 @@ fn what_follows_a_product_has_the_bits_of_the_operations_one_by_one() {
                 let gates = || gpu.poisoned(element, rows * width);
                 let (mut plain, mut fused) = (gates(), gates());
                 operations
-                    .silu_mul(stream, &sums, width, all, &mut plain)
+                    .gate(stream, &sums, Activation::Silu, width, all, &mut plain)
                     .expect("a launch");
-                let left = products.gated(stream, operands, &mut space, &mut fused);
+                let left =
+                    products.gated(stream, operands, Activation::Silu, &mut space, &mut fused);
                 if let Some(sums) = left.expect("a product") {
                     operations
-                        .silu_mul(stream, sums, width, all, &mut fused)
+                        .gate(stream, sums, Activation::Silu, width, all, &mut fused)
                         .expect("a launch");
                 }
                 assert_eq!(bits(&gpu.read(&fused)), bits(&gpu.read(&plain)));

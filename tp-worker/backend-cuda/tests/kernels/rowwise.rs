@@ -1,6 +1,7 @@
 //! Lookups, norms and activations.
 
 use lockstep_backend_cuda::{Element, Rows, RowwiseOps, Sums};
+use lockstep_types::Activation;
 
 use crate::support::{ELEMENTS, Gpu, Noise, SEEDS, assert_close, bits, rounded, tokens, tolerance};
 
@@ -46,7 +47,7 @@ fn tokens_are_looked_up_in_their_shard() {
                 &gpu.stream,
                 &on_device,
                 width,
-                first as u32,
+                (first as u32, 1.0),
                 &inputs,
                 &mut out,
             )
@@ -184,7 +185,14 @@ fn activations_are_those_of_plain_loops() {
         let mut activated = gpu.poisoned(operations.operand(), rows * width);
         let on_device = gpu.floats(Element::F32, &gate_up);
         operations
-            .silu_mul(stream, &on_device, width, all, &mut activated)
+            .gate(
+                stream,
+                &on_device,
+                Activation::Silu,
+                width,
+                all,
+                &mut activated,
+            )
             .expect("a launch");
         let silu = |row: &[f32]| -> Vec<f64> {
             let (gate, up) = row.split_at(width);

@@ -9,7 +9,7 @@ use lockstep_backend_cuda::{
     Attention, CudaError, Element, HeadNorms, Indices, Operands, PagedCache, Product, Products,
     Rope, Rows, RowwiseOps,
 };
-use lockstep_types::KvCacheDtype;
+use lockstep_types::{Activation, KvCacheDtype};
 
 use crate::requests::{Request, Run, attend};
 use crate::support::{ELEMENTS, Gpu, Noise, tokens};
@@ -156,14 +156,14 @@ fn rows(gpu: &Gpu, operations: &RowwiseOps, width: usize) {
     let mut out = gpu.poisoned(operand, count * width);
     let mut gathered = gpu.poisoned(operand, count * width);
     let mut run = || -> Result<(), CudaError> {
-        operations.embed(stream, &table, width, 0, &inputs, &mut x)?;
+        operations.embed(stream, &table, width, (0, 1.0), &inputs, &mut x)?;
         operations.cast(stream, &x, width, all, &mut out)?;
         operations.cast(stream, &out, width, all, &mut y)?;
         operations.add_rms_norm(stream, &mut x, &y, &weight, 1e-5, all, &mut out)?;
         operations.place_columns(stream, &x, width, all, &mut wide, 2 * width, 0)?;
         operations.copy_rows(stream, &x, listed, width, all, &mut y, listed)?;
         operations.place_columns(stream, &y, width, all, &mut wide, 2 * width, width)?;
-        operations.silu_mul(stream, &wide, width, all, &mut out)?;
+        operations.gate(stream, &wide, Activation::Silu, width, all, &mut out)?;
         operations.gather_rows(stream, &out, width, Some(listed), all, &mut gathered)?;
         operations.rms_norm(stream, &x, &weight, 1e-5, all, &mut out)
     };
@@ -210,7 +210,13 @@ fn products(gpu: &Gpu, element: Element) {
         assert!(gpu.read(&out).iter().all(|value| value.is_finite()));
         if outputs % 2 == 0 {
             let mut gated = gpu.poisoned(element, rows * outputs / 2);
-            let done = products.gated(&gpu.stream, operands, &mut out, &mut gated);
+            let done = products.gated(
+                &gpu.stream,
+                operands,
+                Activation::Silu,
+                &mut out,
+                &mut gated,
+            );
             assert!(done.expect("a product").is_none(), "there is one slice");
             assert!(gpu.read(&gated).iter().all(|value| value.is_finite()));
         }
@@ -239,6 +245,7 @@ fn cells(gpu: &Gpu, attention: &Attention, normed: bool) {
         half: shape.head_dim / 2,
         cos: gpu.buffer(&angles),
         sin: gpu.buffer(&angles),
+        queries: None,
     };
     let weight = gpu.buffer(&Noise(5).floats(shape.head_dim));
     let norms = HeadNorms {

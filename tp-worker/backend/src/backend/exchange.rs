@@ -2,57 +2,56 @@
 
 use lockstep_collective::{Collective, Owners};
 
-use crate::{Axis, BackendError, ExchangeNotes, Ops, RmsNorm, RowParallel, Scatter, composed};
+use crate::{Axis, BackendError, BlockEnd, ExchangeNotes, Ops, RowParallel, Scatter, composed};
 
 /// Exchange of data and of words between ranks.
 pub trait Exchange: Ops {
-    /// `residual += Σ over ranks of (x · wᵀ + bias)`, added in rank order, then
-    /// `out = rms_norm(residual)`. A row-parallel projection ends so, with the one all-reduce
-    /// that it needs. The bits are those of the operations one by one. `delta`, of the
-    /// residual's shape, is space; its content afterwards is unspecified.
+    /// [`Ops::end_block`] with `delta = Σ over ranks of (x · wᵀ + bias)`, added in rank order. A
+    /// row-parallel projection ends so, with the one all-reduce that it needs. The bits are
+    /// those of the operations one by one. `delta`, of the residual's shape, is space; its
+    /// content afterwards is unspecified.
     ///
     /// # Errors
     /// [`BackendError::Collective`] if a peer is gone or out of step.
-    fn matmul_add_rms_norm(
+    fn matmul_end_block(
         &mut self,
         x: &Self::Tensor,
         w: RowParallel<'_, Self::Matrix, Self::Vector>,
         residual: &mut Self::Tensor,
         delta: &mut Self::Tensor,
-        norm: RmsNorm<'_, Self::Vector>,
+        end: BlockEnd<'_, Self::Vector>,
         out: &mut Self::Tensor,
     ) -> Result<(), BackendError> {
-        composed::matmul_add_rms_norm(self, x, w, residual, delta, norm, out)
+        composed::matmul_end_block(self, x, w, residual, delta, end, out)
     }
-    /// [`Self::matmul_add_rms_norm`] in which every rank takes only rows of its own of the sum,
+    /// [`Self::matmul_end_block`] in which every rank takes only rows of its own of the sum,
     /// with the same bits. `residual` and `out` have as many rows as the rank takes.
     ///
     /// # Errors
     /// [`BackendError::Collective`] if a peer is gone or out of step.
-    fn matmul_scatter_add_rms_norm(
+    fn matmul_scatter_end_block(
         &mut self,
         x: &Self::Tensor,
         w: RowParallel<'_, Self::Matrix, Self::Vector>,
         scatter: Scatter<'_, Self::Tensor>,
         residual: &mut Self::Tensor,
-        norm: RmsNorm<'_, Self::Vector>,
+        end: BlockEnd<'_, Self::Vector>,
         out: &mut Self::Tensor,
     ) -> Result<(), BackendError> {
         self.matmul(x, w.part, scatter.product);
-        self.scatter_add_rms_norm(w.axis, scatter, residual, norm, out)
+        self.scatter_end_block(w.axis, scatter, residual, end, out)
     }
-    /// The end of [`Self::matmul_scatter_add_rms_norm`], with a product that is there: every rank
-    /// adds its rows of `Σ over ranks of product` to the residual, then
-    /// `out = rms_norm(residual)`.
+    /// The end of [`Self::matmul_scatter_end_block`], with a product that is there: every rank
+    /// ends the block with its rows of `Σ over ranks of product`.
     ///
     /// # Errors
     /// [`BackendError::Collective`] if a peer is gone or out of step.
-    fn scatter_add_rms_norm(
+    fn scatter_end_block(
         &mut self,
         axis: Axis,
         scatter: Scatter<'_, Self::Tensor>,
         residual: &mut Self::Tensor,
-        norm: RmsNorm<'_, Self::Vector>,
+        end: BlockEnd<'_, Self::Vector>,
         out: &mut Self::Tensor,
     ) -> Result<(), BackendError>;
     /// Returns this rank's number in the group of `axis`, and the group's size.

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use lockstep_types::Dtype;
+use lockstep_types::{Activation, Dtype};
 
 use crate::{
-    Attend, AttentionShape, BackendError, ExpertSpace, Experts, Linear, Memory, Rows, composed,
+    Attend, AttentionShape, BackendError, BlockEnd, CountedKeys, ExpertSpace, Experts, Linear,
+    LogitScaling, Memory, Rows, WholeNorms, composed,
 };
 
 /// Operations of a transformer on one device, row by row and without its peers.
@@ -14,12 +15,13 @@ pub trait Ops: Memory {
     fn operand(&self) -> Dtype {
         Dtype::Float32
     }
-    /// `out[i] = table[tokens[i] - first]`, zero if the token lies outside this shard
+    /// `out[i] = table[tokens[i] - first] · scale`, zero if the token lies outside this shard
     /// (`first..first + table rows`). The sum over ranks is the row.
     fn embed(
         &mut self,
         table: &Self::Matrix,
         first: u32,
+        scale: f32,
         inputs: &Self::Inputs,
         out: &mut Self::Tensor,
     );
@@ -47,6 +49,15 @@ pub trait Ops: Memory {
         eps: f32,
         out: &mut Self::Tensor,
     );
+    /// `residual += norm(delta)`, then `out = norm(residual)`, with the norms of `end`. Without a
+    /// delta nothing is added.
+    fn end_block(
+        &mut self,
+        residual: &mut Self::Tensor,
+        delta: Option<&Self::Tensor>,
+        end: BlockEnd<'_, Self::Vector>,
+        out: &mut Self::Tensor,
+    );
     /// RMS norm over each head of `qkv`'s columns `first_head..first_head + heads`, in
     /// place (Qwen3's q and k norms); `weight` has `head_dim` values.
     fn head_norm(
@@ -57,7 +68,26 @@ pub trait Ops: Memory {
         weight: &Self::Vector,
         eps: f32,
     );
-    /// Rotates queries and keys inside `qkv` by positions, in half-split pairs.
+    /// `sums[i] = [Σ q², Σ k²]` over this rank's heads in row `i` of `qkv`, with the key heads that
+    /// are `counted`. The sum over ranks is the sum over all heads of the model.
+    fn square_sums(
+        &mut self,
+        qkv: &Self::Tensor,
+        shape: &AttentionShape,
+        counted: CountedKeys,
+        sums: &mut Self::Tensor,
+    );
+    /// RMS norms over all heads of queries together, and of keys together, in place. `sums` has
+    /// the squares of all ranks, as [`Self::square_sums`] leaves them.
+    fn whole_norm(
+        &mut self,
+        qkv: &mut Self::Tensor,
+        shape: &AttentionShape,
+        sums: &Self::Tensor,
+        norms: &WholeNorms<'_, Self::Vector>,
+    );
+    /// Rotates queries and keys inside `qkv` by positions, in half-split pairs, and scales queries
+    /// where the table says so.
     fn rope(
         &mut self,
         qkv: &mut Self::Tensor,
@@ -109,18 +139,25 @@ pub trait Ops: Memory {
         self.matmul(x, w, qkv);
         self.attend(cache, layer, qkv, op, inputs, out);
     }
-    /// `out = silu(gate) · up`, where `gate_up` is `[n, 2·m]` with the gate first.
-    fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
-    /// [`Self::silu_mul`] of `x · wᵀ + bias`, the begin of a gated MLP. `gate_up` is space.
+    /// `out = f(gate) · up` with the activation `f`, where `gate_up` is `[n, 2·m]` with the gate
+    /// first.
+    fn gate(&mut self, gate_up: &Self::Tensor, activation: Activation, out: &mut Self::Tensor);
+    /// [`Self::gate`] of `x · wᵀ + bias`, the begin of a gated MLP. `gate_up` is space.
     fn gated_matmul(
         &mut self,
         x: &Self::Tensor,
         w: Linear<'_, Self::Matrix, Self::Vector>,
+        activation: Activation,
         gate_up: &mut Self::Tensor,
         out: &mut Self::Tensor,
     ) {
-        composed::gated_matmul(self, x, w, gate_up, out);
+        self.matmul(x, w, gate_up);
+        self.gate(gate_up, activation, out);
     }
+    /// `out = f(x)` with the activation `f`, the middle of an MLP without gates.
+    fn activate(&mut self, x: &Self::Tensor, activation: Activation, out: &mut Self::Tensor);
+    /// Scales logits in place.
+    fn scale_logits(&mut self, logits: &mut Self::Tensor, scaling: LogitScaling);
     /// A mixture of experts behind its router, row by row. `scores` `[n, experts]`, whose content
     /// afterwards is unspecified, become weights by a softmax in f32. The experts of a row are
     /// those of the [`Experts::active`] largest weights, of equal ones the lower. Then

@@ -2,8 +2,8 @@
 
 mod buffers;
 
-use lockstep_backend::{Axis, Backend, BackendError, RmsNorm};
-use lockstep_types::{LayerSpec, ModelConfig, Norms};
+use lockstep_backend::{self as backend, Axis, Backend, BackendError, BlockEnd};
+use lockstep_types::{LayerSpec, ModelConfig};
 
 use super::{
     LayerContext, LayerPlace, Mixer, MixerVariants, Mlp, MlpVariants, Norm,
@@ -16,9 +16,13 @@ pub(crate) use buffers::{LayerBuffers, SecondHalf};
 /// A transformer layer without the norm before its mixer.
 pub(crate) struct Layer<F: Form> {
     pub mixer: Mixer<F>,
-    /// Norm between mixer and MLP.
-    pub mlp_norm: Norm<F>,
+    /// Norm of the mixer's output; `None` if that is added as it is.
+    pub mixer_output_norm: Option<Norm<F>>,
+    /// Norm between mixer and MLP; `None` if the MLP reads the residual stream as it is.
+    pub mlp_norm: Option<Norm<F>>,
     pub mlp: Mlp<F>,
+    /// Norm of the MLP's output; `None` if that is added as it is.
+    pub mlp_output_norm: Option<Norm<F>>,
 }
 
 /// Distinct sizes of a model's blocks on one rank.
@@ -41,13 +45,18 @@ impl Layer<Listed> {
     /// Lists the tensors of the layer at `place`, whose blocks find their own among `variants`.
     pub fn listed(place: &LayerPlace<'_>, variants: &Variants) -> Self {
         let (model, spec) = (place.model, place.spec());
-        let mlp_norm = match spec.norms {
-            Norms::Before => place.name(&model.names.mlp_norm),
+        let (names, eps) = (&model.names, spec.rms_norm_eps);
+        let output_norm = |name: &str| {
+            let after = spec.norms.after();
+            after.then(|| Norm::of_output(model, &place.name(name), eps))
         };
+        let before = spec.norms.before();
         Self {
             mixer: Mixer::listed(place, &variants.mixers),
-            mlp_norm: Norm::listed(&mlp_norm, model.hidden_size, spec.rms_norm_eps),
+            mixer_output_norm: output_norm(&names.mixer_output_norm),
+            mlp_norm: before.then(|| Norm::of_stream(model, &place.name(&names.mlp_norm), eps)),
             mlp: Mlp::listed(place, &variants.mlps),
+            mlp_output_norm: output_norm(&names.mlp_output_norm),
         }
     }
 
@@ -71,15 +80,17 @@ impl<F: Form> Tensors<F> for Layer<F> {
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Layer<C::To>, C::Error> {
         Ok(Layer {
             mixer: self.mixer.convert(to)?,
+            mixer_output_norm: self.mixer_output_norm.convert(to)?,
             mlp_norm: self.mlp_norm.convert(to)?,
             mlp: self.mlp.convert(to)?,
+            mlp_output_norm: self.mlp_output_norm.convert(to)?,
         })
     }
 }
 
 impl<B: Backend> Layer<B> {
     /// Runs the second half of the layer: adds the mixer's projection and the MLP to the
-    /// residual stream, and norms the sum with `next`.
+    /// residual stream, and reads the sum through the norm `next`, or as it is.
     ///
     /// # Errors
     /// [`BackendError::Collective`].
@@ -88,17 +99,25 @@ impl<B: Backend> Layer<B> {
         backend: &mut B,
         context: &LayerContext<B>,
         half: SecondHalf<'_, B::Tensor>,
-        next: RmsNorm<'_, B::Vector>,
+        next: Option<backend::Norm<'_, B::Vector>>,
     ) -> Result<(), BackendError> {
         let SecondHalf { mixed, stream, mlp } = half;
-        backend.matmul_add_rms_norm(
+        let end = BlockEnd {
+            output: self.mixer_output_norm.as_ref().map(Norm::rms),
+            next: self.mlp_norm.as_ref().map(Norm::operand),
+        };
+        backend.matmul_end_block(
             mixed,
             self.mixer.output().row_parallel(context.attention_axis),
             stream.residual,
             stream.delta,
-            self.mlp_norm.operand(),
+            end,
             stream.normed,
         )?;
-        self.mlp.run(backend, context.axis, stream, mlp, next)
+        let end = BlockEnd {
+            output: self.mlp_output_norm.as_ref().map(Norm::rms),
+            next,
+        };
+        self.mlp.run(backend, context.axis, stream, mlp, end)
     }
 }

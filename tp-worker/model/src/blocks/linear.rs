@@ -41,6 +41,7 @@ impl Linear<Listed> {
             },
             bias: bias.then(|| VectorPart {
                 tensors: tensors("bias"),
+                plus_one: false,
             }),
         }
     }

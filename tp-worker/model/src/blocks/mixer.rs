@@ -89,9 +89,9 @@ impl Mixer<Listed> {
         hidden: usize,
         topology: Topology,
         axis: Axis,
-    ) -> Option<CollectiveStep> {
+    ) -> Vec<CollectiveStep> {
         match &layer.mixer {
-            types::Mixer::Attention(_) => Attention::collectives(hidden, topology, axis),
+            types::Mixer::Attention(spec) => Attention::collectives(spec, hidden, topology, axis),
         }
     }
 
@@ -132,6 +132,9 @@ impl<F: Form> Tensors<F> for Mixer<F> {
 impl<B: Backend> Mixer<B> {
     /// Reads `input` `[n, inputs]`, updates `cache`, and leaves the [`Self::mixed`] columns in
     /// `buffers`.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`].
     pub fn run(
         &self,
         backend: &mut B,
@@ -140,11 +143,11 @@ impl<B: Backend> Mixer<B> {
         buffers: &mut MixerBuffers<B::Tensor>,
         cache: &mut ModelCache<B>,
         inputs: &B::Inputs,
-    ) {
+    ) -> Result<(), BackendError> {
         match self {
             Self::Attention(attention) => {
                 let buffers = &mut buffers.attention[attention.buffers];
-                attention.run(backend, context, input, buffers, cache, inputs);
+                attention.run(backend, context, input, buffers, cache, inputs)
             }
         }
     }

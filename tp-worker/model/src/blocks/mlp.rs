@@ -1,10 +1,12 @@
 //! The MLP of a layer, of any kind: the block that computes each position by itself. An MLP
-//! reads the normed residual stream, adds its output to the residual stream, and norms the sum.
+//! reads the residual stream through a norm, adds its output to the stream, and reads the sum
+//! through the next norm.
 
 mod experts;
 mod gated;
+mod plain;
 
-use lockstep_backend::{Axis, Backend, BackendError, ExpertsShape, RmsNorm};
+use lockstep_backend::{Axis, Backend, BackendError, BlockEnd, ExpertsShape};
 use lockstep_types::{self as types, ModelConfig};
 
 use super::{
@@ -16,10 +18,12 @@ use super::{
 use crate::{CollectiveKind, CollectiveStep, Shard, Topology};
 use experts::{ExpertBuffers, ExpertSizes, Experts};
 use gated::{GatedMlp, GatedMlpBuffers};
+use plain::{PlainMlp, PlainMlpBuffers};
 
 /// One rank's part of a layer's MLP.
 pub(crate) enum Mlp<F: Form> {
     Gated(GatedMlp<F>),
+    Plain(PlainMlp<F>),
     Experts(Experts<F>),
 }
 
@@ -28,16 +32,19 @@ pub(crate) enum Mlp<F: Form> {
 pub(crate) struct MlpVariants {
     /// Numbers of columns, as [`GatedMlp::columns`] counts them.
     gated: Vec<usize>,
+    /// Numbers of columns, as [`PlainMlp::columns`] counts them.
+    plain: Vec<usize>,
     experts: Vec<ExpertSizes>,
 }
 
 impl MlpVariants {
     /// Lists the variants of the layers of `model` on the rank of `shard`.
     pub fn of(model: &ModelConfig, shard: &Shard) -> Self {
-        let (mut gated, mut experts) = (Vec::new(), Vec::new());
+        let (mut gated, mut plain, mut experts) = (Vec::new(), Vec::new(), Vec::new());
         for layer in &model.layers {
             match &layer.mlp {
                 types::Mlp::Gated(spec) => gated.push(GatedMlp::columns(spec, shard)),
+                types::Mlp::Plain(spec) => plain.push(PlainMlp::columns(spec, shard)),
                 types::Mlp::Experts(spec) => {
                     experts.push(ExpertSizes::of(spec, model.hidden_size, shard));
                 }
@@ -45,6 +52,7 @@ impl MlpVariants {
         }
         Self {
             gated: distinct(gated.into_iter()),
+            plain: distinct(plain.into_iter()),
             experts: distinct(experts.into_iter()),
         }
     }
@@ -60,6 +68,7 @@ pub(crate) fn expert_shapes(model: &ModelConfig, shard: &Shard) -> Vec<ExpertsSh
 /// Activations of MLPs, for each kind and each of its variants.
 pub(crate) struct MlpBuffers<T> {
     gated: Vec<GatedMlpBuffers<T>>,
+    plain: Vec<PlainMlpBuffers<T>>,
     experts: Vec<ExpertBuffers<T>>,
 }
 
@@ -76,10 +85,14 @@ impl<T> MlpBuffers<T> {
         let gated = variants.gated.iter();
         let gated = gated.map(|columns| GatedMlpBuffers::new(device, *columns, rows));
         let gated = gated.collect::<Result<_, _>>()?;
+        let plain = variants.plain.iter();
+        let plain = plain.map(|columns| PlainMlpBuffers::new(device, *columns, rows));
+        let plain = plain.collect::<Result<_, _>>()?;
         let experts = variants.experts.iter();
         let experts = experts.map(|sizes| ExpertBuffers::new(device, sizes, rows));
         Ok(Self {
             gated,
+            plain,
             experts: experts.collect::<Result<_, _>>()?,
         })
     }
@@ -88,6 +101,9 @@ impl<T> MlpBuffers<T> {
     pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         for gated in &mut self.gated {
             gated.set_rows(backend, rows);
+        }
+        for plain in &mut self.plain {
+            plain.set_rows(backend, rows);
         }
         for experts in &mut self.experts {
             experts.set_rows(backend, rows);
@@ -101,6 +117,7 @@ impl Mlp<Listed> {
     pub fn listed(place: &LayerPlace<'_>, variants: &MlpVariants) -> Self {
         match &place.spec().mlp {
             types::Mlp::Gated(spec) => Self::Gated(GatedMlp::listed(place, spec, &variants.gated)),
+            types::Mlp::Plain(spec) => Self::Plain(PlainMlp::listed(place, spec, &variants.plain)),
             types::Mlp::Experts(spec) => {
                 Self::Experts(Experts::listed(place, spec, &variants.experts))
             }
@@ -111,6 +128,7 @@ impl Mlp<Listed> {
     pub fn products(&self) -> usize {
         match self {
             Self::Gated(gated) => gated.elements(),
+            Self::Plain(plain) => plain.elements(),
             Self::Experts(experts) => experts.products(),
         }
     }
@@ -134,14 +152,15 @@ impl<F: Form> Tensors<F> for Mlp<F> {
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Mlp<C::To>, C::Error> {
         Ok(match self {
             Self::Gated(gated) => Mlp::Gated(gated.convert(to)?),
+            Self::Plain(plain) => Mlp::Plain(plain.convert(to)?),
             Self::Experts(experts) => Mlp::Experts(experts.convert(to)?),
         })
     }
 }
 
 impl<B: Backend> Mlp<B> {
-    /// Reads the normed residual, adds the MLP's output to the residual stream, and norms the
-    /// sum with `next`.
+    /// Reads the residual stream as `normed` has it, adds the MLP's output to the stream, and ends
+    /// the block with `end`.
     ///
     /// # Errors
     /// [`BackendError::Collective`]; [`BackendError::Unsupported`] for a kind that the device does
@@ -152,16 +171,20 @@ impl<B: Backend> Mlp<B> {
         axis: Axis,
         operands: MlpOperands<'_, B::Tensor>,
         buffers: &mut MlpBuffers<B::Tensor>,
-        next: RmsNorm<'_, B::Vector>,
+        end: BlockEnd<'_, B::Vector>,
     ) -> Result<(), BackendError> {
         match self {
             Self::Gated(gated) => {
                 let buffers = &mut buffers.gated[gated.buffers];
-                gated.run(backend, axis, operands, buffers, next)
+                gated.run(backend, axis, operands, buffers, end)
+            }
+            Self::Plain(plain) => {
+                let buffers = &mut buffers.plain[plain.buffers];
+                plain.run(backend, axis, operands, buffers, end)
             }
             Self::Experts(experts) => {
                 let buffers = &mut buffers.experts[experts.buffers];
-                experts.run(backend, axis, operands, buffers, next)
+                experts.run(backend, axis, operands, buffers, end)
             }
         }
     }

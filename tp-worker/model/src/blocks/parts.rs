@@ -8,7 +8,7 @@
 use std::{convert::Infallible, ops::Range};
 
 use lockstep_backend::{Backend, MatrixRole, MatrixShape, WeightFormat};
-use lockstep_types::ModelConfig;
+use lockstep_types::{ModelConfig, NormKind};
 
 /// Types of a block's tensors at one stage between model and device.
 pub(crate) trait Form {
@@ -55,6 +55,8 @@ pub(crate) struct MatrixPart {
 pub(crate) struct VectorPart {
     /// The tensors, from first to last.
     pub tensors: Vec<TensorRows>,
+    /// True if the vector is read as one plus what is stored.
+    pub plus_one: bool,
 }
 
 /// The rows of one tensor that a rank takes.
@@ -140,6 +142,20 @@ impl VectorPart {
                 rows: len,
                 taken: vec![Range { start: 0, end: len }],
             }],
+            plus_one: false,
+        }
+    }
+
+    /// Lists the elements `taken` of the `len` weights of the norm `name`, without `.weight`, in
+    /// a model whose norms are of `kind`.
+    pub fn norm(name: &str, kind: NormKind, len: usize, taken: Vec<Range<usize>>) -> Self {
+        Self {
+            tensors: vec![TensorRows {
+                name: format!("{name}.weight"),
+                rows: len,
+                taken,
+            }],
+            plus_one: kind == NormKind::RmsUnitOffset,
         }
     }
 

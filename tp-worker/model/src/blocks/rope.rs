@@ -3,7 +3,7 @@
 use std::f64::consts::PI;
 
 use lockstep_backend::RopeTable;
-use lockstep_types::{AttentionSpec, ModelConfig, RopeConfig, RopeScaling};
+use lockstep_types::{AttentionSpec, ModelConfig, QueryScaling, RopeConfig, RopeScaling};
 
 use super::distinct::distinct;
 
@@ -12,14 +12,35 @@ use super::distinct::distinct;
 pub fn rope_table(rope: &RopeConfig, head_dim: usize, positions: usize) -> RopeTable {
     let frequencies = inverse_frequencies(rope, head_dim);
     let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
+    let grown = match rope.scaling {
+        RopeScaling::Yarn {
+            attention_factor, ..
+        } => attention_factor,
+        _ => 1.0,
+    };
     let (cos, sin) = angles
-        .map(|angle| (angle.cos() as f32, angle.sin() as f32))
+        .map(|angle| ((grown * angle.cos()) as f32, (grown * angle.sin()) as f32))
         .unzip();
     RopeTable {
         half: head_dim / 2,
         cos,
         sin,
+        queries: query_factors(rope, positions),
     }
+}
+
+/// Returns the factor of the queries at each position; none if all are one.
+fn query_factors(rope: &RopeConfig, positions: usize) -> Vec<f32> {
+    let Some(QueryScaling {
+        beta,
+        original_max_position,
+    }) = rope.query_scaling
+    else {
+        return Vec::new();
+    };
+    let steps = |position: usize| (position / original_max_position) as f64;
+    let factor = |position| (1.0 + beta * steps(position).ln_1p()) as f32;
+    (0..positions).map(factor).collect()
 }
 
 /// Returns the distinct rotary tables of a model's layers: frequencies and the width of a
@@ -35,16 +56,54 @@ pub(super) fn rope_of(attention: &AttentionSpec) -> (RopeConfig, usize) {
 /// Returns the radians per position of each pair, after scaling.
 fn inverse_frequencies(rope: &RopeConfig, head_dim: usize) -> Vec<f64> {
     (0..head_dim / 2)
-        .map(|pair| rope.theta.powf(-2.0 * pair as f64 / head_dim as f64))
-        .map(|frequency| scaled(rope.scaling, frequency))
+        .map(|pair| {
+            let frequency = rope.theta.powf(-2.0 * pair as f64 / head_dim as f64);
+            match rope.scaling {
+                RopeScaling::Yarn { .. } => {
+                    let kept = kept_by_yarn(rope, head_dim, pair);
+                    (1.0 - kept) * scaled(rope.scaling, frequency) + kept * frequency
+                }
+                scaling => scaled(scaling, frequency),
+            }
+        })
         .collect()
+}
+
+/// Returns the part of pair `pair` that YaRN does not scale: one for pairs that turn often within
+/// the original length, zero for those that turn seldom, and a ramp between.
+fn kept_by_yarn(rope: &RopeConfig, head_dim: usize, pair: usize) -> f64 {
+    let RopeScaling::Yarn {
+        beta_fast,
+        beta_slow,
+        original_max_position,
+        truncate,
+        ..
+    } = rope.scaling
+    else {
+        return 1.0;
+    };
+    // The pair that turns so often, as a broken number.
+    let pair_of = |turns: f64| {
+        let length = original_max_position as f64 / (2.0 * PI * turns);
+        head_dim as f64 * length.ln() / (2.0 * rope.theta.ln())
+    };
+    let (mut low, mut high) = (pair_of(beta_fast), pair_of(beta_slow));
+    if truncate {
+        (low, high) = (low.floor(), high.ceil());
+    }
+    let (low, mut high) = (low.max(0.0), high.min(head_dim as f64 - 1.0));
+    if low == high {
+        high += 0.001;
+    }
+    1.0 - ((pair as f64 - low) / (high - low)).clamp(0.0, 1.0)
 }
 
 /// Scales one frequency like transformers' `modeling_rope_utils`.
 fn scaled(scaling: RopeScaling, frequency: f64) -> f64 {
     match scaling {
         RopeScaling::Default => frequency,
-        RopeScaling::Linear { factor } => frequency / factor,
+        RopeScaling::Unrotated => 0.0,
+        RopeScaling::Linear { factor } | RopeScaling::Yarn { factor, .. } => frequency / factor,
         RopeScaling::Llama3 {
             factor,
             low_freq_factor,

@@ -103,6 +103,9 @@ impl<'a> Convert<Listed> for Locate<'a, '_> {
                 values.extend_from_slice(&whole[range.clone()]);
             }
         }
+        if part.plus_one {
+            values.iter_mut().for_each(|value| *value += 1.0);
+        }
         Ok(values)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use lockstep_types::{ModelConfig, Norms};
+use lockstep_types::ModelConfig;
 
 use crate::{
     Shard,
@@ -20,8 +20,9 @@ pub(crate) struct Decoder<F: Form> {
     /// Rows of the output head, see [`Shard::vocab`]; `None` where the embedding is the
     /// output head.
     pub head: Option<F::Matrix>,
-    /// The norm before each layer's mixer.
-    pub input_norms: Vec<Norm<F>>,
+    /// The norm before each layer's mixer; `None` where the mixer reads the residual stream as it
+    /// is.
+    pub input_norms: Vec<Option<Norm<F>>>,
     pub layers: Vec<Layer<F>>,
     /// Norm before the output head.
     pub norm: Norm<F>,
@@ -62,10 +63,9 @@ impl Decoder<Listed> {
         };
         let input_norm = |number: usize| {
             let spec = &model.layers[number];
-            let name = match spec.norms {
-                Norms::Before => format!("{}.{}", names.layer(number), names.mixer_norm),
-            };
-            Norm::listed(&name, hidden, spec.rms_norm_eps)
+            let name = format!("{}.{}", names.layer(number), names.mixer_norm);
+            let before = spec.norms.before();
+            before.then(|| Norm::of_stream(model, &name, spec.rms_norm_eps))
         };
         Self {
             embedding: embedding(model, shard.embedding.clone()),
@@ -74,7 +74,7 @@ impl Decoder<Listed> {
                 .then(|| head(model, shard.vocab.clone())),
             input_norms: (0..model.layers.len()).map(input_norm).collect(),
             layers: (0..model.layers.len()).map(layer).collect(),
-            norm: Norm::listed(&names.norm, hidden, model.rms_norm_eps),
+            norm: Norm::of_stream(model, &names.norm, model.rms_norm_eps),
         }
     }
 }
@@ -87,8 +87,9 @@ impl<F: Form> Decoder<F> {
 
     /// Returns the norm before the mixer of layer `number`, or before the output head if there is
     /// no such layer. Example: with 24 layers, 23 is the last mixer's norm and 24 the head's.
-    pub fn norm_before(&self, number: usize) -> &Norm<F> {
-        self.input_norms.get(number).unwrap_or(&self.norm)
+    pub fn norm_before(&self, number: usize) -> Option<&Norm<F>> {
+        let layers = self.input_norms.get(number).map(Option::as_ref);
+        layers.unwrap_or(Some(&self.norm))
     }
 }
 

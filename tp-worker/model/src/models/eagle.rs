@@ -87,7 +87,7 @@ impl Eagle<Listed> {
             };
             Layer::listed(&place, &variants)
         };
-        let norm = |name| Norm::listed(name, hidden, model.rms_norm_eps);
+        let norm = |name| Norm::of_stream(model, name, model.rms_norm_eps);
         let fc = |inputs| Linear::whole("fc", hidden, inputs, present.fc_bias);
         let table = |name, rows| MatrixPart::table(name, rows, hidden);
         let (fc, layer, wiring) = match draft.kind {

@@ -83,7 +83,12 @@ fn kv_per_token(
 /// Returns the bytes of the rotary tables of a model's layers.
 fn rope_bytes(device: &dyn DeviceMemory, model: &ModelConfig, positions: usize) -> u64 {
     let tables = rope_tables(model).into_iter();
-    let bytes = tables.map(|(_, width)| device.rope_bytes(positions, width / 2));
+    let bytes = tables.map(|(rope, width)| {
+        let factors = rope
+            .query_scaling
+            .map_or(0, |_| device.vector_bytes(positions));
+        device.rope_bytes(positions, width / 2) + factors
+    });
     bytes.fold(0, u64::saturating_add)
 }
 

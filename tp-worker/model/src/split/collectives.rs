@@ -11,7 +11,7 @@ pub enum CollectiveKind {
     Gather,
     /// [`lockstep_backend::Exchange::all_gather_rows`].
     AllGather,
-    /// [`lockstep_backend::Exchange::matmul_scatter_add_rms_norm`].
+    /// [`lockstep_backend::Exchange::matmul_scatter_end_block`].
     ReduceScatter,
 }
 

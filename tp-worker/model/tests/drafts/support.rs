@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, path::Path};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Collective;
 use lockstep_types::{
-    DraftKind, DraftModel, Dtype, GatedMlpNames, GatedMlpSpec, LayerSpec, Mlp, ModelConfig,
+    Activation, DraftKind, DraftModel, Dtype, GatedMlpNames, GatedMlpSpec, LayerSpec, Mlp,
+    ModelConfig,
 };
 use safetensors::{Dtype as FileDtype, serialize, tensor::TensorView};
 use tempfile::TempDir;
@@ -45,6 +46,7 @@ impl Checkpoint {
         let target = lockstep_model_folder::load(&fixture("llama")).unwrap();
         let layer = LayerSpec {
             mlp: Mlp::Gated(GatedMlpSpec {
+                activation: Activation::Silu,
                 width: 80,
                 bias: false,
                 names: GatedMlpNames::default(),

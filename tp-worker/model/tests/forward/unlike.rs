@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use lockstep_types::{GatedMlpNames, GatedMlpSpec, Mlp, ModelConfig};
+use lockstep_types::{Activation, GatedMlpNames, GatedMlpSpec, Mlp, ModelConfig};
 use safetensors::{Dtype, SafeTensors, serialize, tensor::TensorView};
 use tempfile::TempDir;
 
@@ -62,6 +62,7 @@ fn narrowed(gone: bool) -> (TempDir, ModelConfig) {
     fs::write(folder.path().join("model.safetensors"), file).unwrap();
     model.path = Path::to_owned(folder.path());
     model.layers[1].mlp = Mlp::Gated(GatedMlpSpec {
+        activation: Activation::Silu,
         width: left,
         bias: false,
         names: GatedMlpNames::default(),

@@ -3,17 +3,20 @@
 
 #[path = "naive/arithmetic.rs"]
 mod arithmetic;
+#[path = "naive/memory.rs"]
+mod memory;
 
 use std::{collections::BTreeSet, ops::Range};
 
-use arithmetic::{chosen, dot, element, normed, seen};
+use arithmetic::{activated, chosen, dot, layer_normed, normed, seen};
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, Exchange, ExpertSpace, Experts, Groups, Holds,
-    HostMatrix, InputLimits, KvShape, Linear, MatrixRole, Memory, Ops, Owners, PassKey,
-    PassRecords, Passes, RmsNorm, RopeTable, Row, Rows, Scatter, WeightFormat,
+    AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, Exchange, ExpertSpace,
+    Experts, Groups, Holds, KvShape, Linear, LogitScaling, Memory as _, Norm, Ops, Owners, PassKey,
+    PassRecords, Passes, RmsNorm, RopeTable, Row, Rows, Scatter, WholeNorms,
 };
 use lockstep_collective::Collective;
 use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
+use lockstep_types::Activation;
 
 /// A backend with every operation as a loop.
 pub struct Naive {
@@ -117,86 +120,16 @@ pub struct Seen(BTreeSet<PassKey>);
 
 impl PassRecords for Seen {}
 
-impl Memory for Naive {
-    type Matrix = Tensor;
-    type Vector = Vec<f32>;
-    type Tensor = Tensor;
-    type Rope = RopeTable;
-    type KvCache = Cache;
-    type Inputs = Inputs;
-    fn describe(&self, _: WeightFormat) -> String {
-        "naive".to_owned()
-    }
-    fn serves_format(_: WeightFormat, _: MatrixRole) -> Result<(), &'static str> {
-        Ok(())
-    }
-    /// Keeps every matrix as it is, whatever its format.
-    fn load_matrix(
-        &mut self,
-        matrix: &HostMatrix<'_>,
-        _: WeightFormat,
-    ) -> Result<Tensor, BackendError> {
-        let (rows, width) = (matrix.rows(), matrix.cols());
-        let mut data = vec![0.0; rows * width];
-        for (row, values) in data.chunks_exact_mut(width.max(1)).enumerate() {
-            match matrix {
-                // Not the decoder that is tested.
-                HostMatrix::Floats(floats) => {
-                    let bytes = floats.row(row).unwrap();
-                    (0..width).for_each(|at| values[at] = element(bytes, floats.dtype, at));
-                }
-                other => other.form().read(row, 0, values),
-            }
-        }
-        Ok(Tensor {
-            width,
-            rows,
-            data,
-            holds: Holds::Operand,
-        })
-    }
-    fn load_vector(&mut self, values: &[f32]) -> Result<Vec<f32>, BackendError> {
-        Ok(values.to_vec())
-    }
-    fn load_rope(&mut self, table: RopeTable) -> Result<RopeTable, BackendError> {
-        Ok(table)
-    }
-    fn tensor(&mut self, rows: usize, width: usize, holds: Holds) -> Result<Tensor, BackendError> {
-        Ok(Tensor {
-            width,
-            rows,
-            // NaN shows reads of memory that was never written.
-            data: vec![f32::NAN; rows * width],
-            holds,
-        })
-    }
-    fn set_rows(&mut self, tensor: &mut Tensor, rows: usize) {
-        assert!(rows * tensor.width <= tensor.data.len());
-        tensor.rows = rows;
-    }
-    fn kv_cache(&mut self, shape: &KvShape) -> Result<Cache, BackendError> {
-        let cells = shape.pages * shape.page_size * shape.kv_heads * shape.head_dim;
-        Ok(Cache {
-            shape: *shape,
-            keys: vec![vec![f32::NAN; cells]; shape.layers],
-            values: vec![vec![f32::NAN; cells]; shape.layers],
-        })
-    }
-    fn inputs(&mut self, _: &InputLimits) -> Result<Inputs, BackendError> {
-        Ok(Inputs::default())
-    }
-    fn matrix_bytes(&self, matrix: &Tensor) -> usize {
-        4 * matrix.data.len()
-    }
-}
-
 impl Ops for Naive {
-    fn embed(&mut self, table: &Tensor, first: u32, inputs: &Inputs, out: &mut Tensor) {
+    fn embed(&mut self, table: &Tensor, first: u32, scale: f32, inputs: &Inputs, out: &mut Tensor) {
         assert_eq!(out.rows, inputs.tokens.len());
         out.holds(SUM);
         for (row, token) in inputs.tokens.iter().enumerate() {
             match token.checked_sub(first).map(|t| t as usize) {
-                Some(t) if t < table.rows => out.row_mut(row).copy_from_slice(table.row(t)),
+                Some(t) if t < table.rows => {
+                    let values = out.row_mut(row).iter_mut().zip(table.row(t));
+                    values.for_each(|(out, value)| *out = value * scale);
+                }
                 _ => out.row_mut(row).fill(0.0),
             }
         }
@@ -230,13 +163,40 @@ impl Ops for Naive {
         eps: f32,
         out: &mut Tensor,
     ) {
-        assert_eq!(residual.rows, delta.rows);
-        delta.holds(SUM);
-        for row in 0..residual.rows {
-            let sum = residual.row_mut(row).iter_mut().zip(delta.row(row));
-            sum.for_each(|(r, d)| *r += d);
+        let end = RmsNorm { weight, eps }.into();
+        self.end_block(residual, Some(delta), end, out);
+    }
+    fn end_block(
+        &mut self,
+        residual: &mut Tensor,
+        delta: Option<&Tensor>,
+        end: BlockEnd<'_, Vec<f32>>,
+        out: &mut Tensor,
+    ) {
+        residual.holds(SUM);
+        out.holds(OPERAND);
+        assert_eq!(residual.rows, out.rows);
+        if let Some(delta) = delta {
+            assert_eq!(residual.rows, delta.rows);
+            delta.holds(SUM);
+            for row in 0..residual.rows {
+                let added = match end.output {
+                    None => delta.row(row).to_vec(),
+                    Some(norm) => normed(delta.row(row), norm.weight, norm.eps),
+                };
+                let sum = residual.row_mut(row).iter_mut().zip(added);
+                sum.for_each(|(r, d)| *r += d);
+            }
         }
-        self.rms_norm(residual, weight, eps, out);
+        for row in 0..residual.rows {
+            let x = residual.row(row);
+            let read = match end.next {
+                None => x.to_vec(),
+                Some(Norm::Rms(norm)) => normed(x, norm.weight, norm.eps),
+                Some(Norm::Layer { norm, bias }) => layer_normed(x, norm.weight, bias, norm.eps),
+            };
+            out.row_mut(row).copy_from_slice(&read);
+        }
     }
     fn head_norm(
         &mut self,
@@ -253,6 +213,45 @@ impl Ops for Naive {
                 let y = normed(x, weight, eps);
                 x.copy_from_slice(&y);
             }
+        }
+    }
+    fn square_sums(
+        &mut self,
+        qkv: &Tensor,
+        shape: &AttentionShape,
+        counted: CountedKeys,
+        sums: &mut Tensor,
+    ) {
+        qkv.holds(SUM);
+        sums.holds(SUM);
+        let dim = shape.head_dim;
+        for row in 0..qkv.rows {
+            let (queries, rest) = qkv.row(row).split_at(shape.heads * dim);
+            let keys = rest.chunks(dim).take(shape.kv_heads).enumerate();
+            let keys = keys.filter(|(head, _)| counted.counts(*head));
+            let of_keys = keys.map(|(_, head)| dot(head, head)).sum();
+            sums.row_mut(row)
+                .copy_from_slice(&[dot(queries, queries), of_keys]);
+        }
+    }
+    fn whole_norm(
+        &mut self,
+        qkv: &mut Tensor,
+        shape: &AttentionShape,
+        sums: &Tensor,
+        norms: &WholeNorms<'_, Vec<f32>>,
+    ) {
+        qkv.holds(SUM);
+        sums.holds(SUM);
+        let queries = shape.heads * shape.head_dim;
+        for row in 0..qkv.rows {
+            let squares = sums.row(row);
+            let scale = |at: usize| (squares[at] / norms.widths[at] as f32 + norms.eps).sqrt();
+            let (query, rest) = qkv.row_mut(row).split_at_mut(queries);
+            let keys = rest.iter_mut().zip(norms.keys);
+            keys.for_each(|(x, weight)| *x = *x / scale(1) * weight);
+            let queries = query.iter_mut().zip(norms.queries);
+            queries.for_each(|(x, weight)| *x = *x / scale(0) * weight);
         }
     }
     fn rope(
@@ -272,6 +271,11 @@ impl Ops for Naive {
                     let (cos, sin) = (table.cos[at], table.sin[at]);
                     let (a, b) = (x[i], x[i + table.half]);
                     (x[i], x[i + table.half]) = (a * cos - b * sin, b * cos + a * sin);
+                }
+                if let (Some(factor), true) =
+                    (table.queries.get(*position as usize), head < shape.heads)
+                {
+                    x.iter_mut().for_each(|value| *value *= factor);
                 }
             }
         }
@@ -321,7 +325,12 @@ impl Ops for Naive {
                         (page as usize * size + position % size) * width + column
                     };
                     let query = &qkv.row(token)[head * dim..][..dim];
-                    let score = |p: &usize| dot(query, &keys[at(*p)..][..dim]) * shape.scale;
+                    let score = |p: &usize| {
+                        let score = dot(query, &keys[at(*p)..][..dim]) * shape.scale;
+                        shape
+                            .softcap
+                            .map_or(score, |cap| cap * (score / cap).tanh())
+                    };
                     let scores: Vec<f32> = seen.iter().map(score).collect();
                     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                     let weights: Vec<f32> = scores.iter().map(|s| (s - max).exp()).collect();
@@ -336,7 +345,7 @@ impl Ops for Naive {
             }
         }
     }
-    fn silu_mul(&mut self, gate_up: &Tensor, out: &mut Tensor) {
+    fn gate(&mut self, gate_up: &Tensor, activation: Activation, out: &mut Tensor) {
         gate_up.holds(SUM);
         out.holds(OPERAND);
         let m = out.width;
@@ -344,8 +353,25 @@ impl Ops for Naive {
         for row in 0..gate_up.rows {
             let (gate, up) = gate_up.row(row).split_at(m);
             for (i, (gate, up)) in gate.iter().zip(up).enumerate() {
-                out.data[row * m + i] = gate / (1.0 + (-gate).exp()) * up;
+                out.data[row * m + i] = activated(activation, *gate) * up;
             }
+        }
+    }
+    fn activate(&mut self, x: &Tensor, activation: Activation, out: &mut Tensor) {
+        assert_eq!((x.rows, x.width), (out.rows, out.width));
+        x.holds(SUM);
+        out.holds(OPERAND);
+        self.activated += x.rows;
+        for row in 0..x.rows {
+            let values = out.row_mut(row).iter_mut().zip(x.row(row));
+            values.for_each(|(out, x)| *out = activated(activation, *x));
+        }
+    }
+    fn scale_logits(&mut self, logits: &mut Tensor, scaling: LogitScaling) {
+        logits.holds(&[Holds::Logits]);
+        for logit in logits.used() {
+            let x = *logit / scaling.divisor;
+            *logit = scaling.softcap.map_or(x, |cap| cap * (x / cap).tanh());
         }
     }
     /// Runs one expert of one row after the other, and leaves all space alone.
@@ -475,12 +501,12 @@ impl Exchange for Naive {
         Ok(self.groups.of(axis).all_reduce_sum(x.used())?)
     }
     /// Runs an all-reduce, and throws the other ranks' rows away.
-    fn scatter_add_rms_norm(
+    fn scatter_end_block(
         &mut self,
         axis: Axis,
         scatter: Scatter<'_, Tensor>,
         residual: &mut Tensor,
-        norm: RmsNorm<'_, Vec<f32>>,
+        end: BlockEnd<'_, Vec<f32>>,
         out: &mut Tensor,
     ) -> Result<(), BackendError> {
         let Scatter { rows, product } = scatter;
@@ -492,7 +518,7 @@ impl Exchange for Naive {
         for (to, from) in own.enumerate() {
             sum.row_mut(to).copy_from_slice(product.row(from));
         }
-        self.add_rms_norm(residual, &sum, norm.weight, norm.eps, out);
+        self.end_block(residual, Some(&sum), end, out);
         Ok(())
     }
     /// Broadcasts each row from the rank that has it.

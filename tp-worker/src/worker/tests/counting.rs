@@ -8,15 +8,15 @@ use std::{
 };
 
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, Choice, ChoiceBatch, ChoiceMethod, ChoiceRow,
-    Chosen, DeviceSampler, DraftedRow, Exchange, ExpertSpace, Experts, FAILED, Holds, HostMatrix,
-    InputLimits, KvShape, Linear, MatrixRole, Memory, Ops, Owners, Passes, RmsNorm, RopeTable,
-    RowParallel, Rows, Scatter, WeightFormat,
+    AttentionShape, Axis, BackendError, Batch, BlockEnd, Choice, ChoiceBatch, ChoiceMethod,
+    ChoiceRow, Chosen, CountedKeys, DeviceSampler, DraftedRow, Exchange, ExpertSpace, Experts,
+    FAILED, Holds, HostMatrix, InputLimits, KvShape, Linear, LogitScaling, MatrixRole, Memory, Ops,
+    Owners, Passes, RopeTable, RowParallel, Rows, Scatter, WeightFormat, WholeNorms,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::Collective;
 use lockstep_sampling::{Sampler, TokenHistory};
-use lockstep_types::sampling::SamplingParams;
+use lockstep_types::{Activation, sampling::SamplingParams};
 
 /// Operations by name.
 pub type Counts = BTreeMap<&'static str, usize>;
@@ -159,9 +159,9 @@ impl Memory for Counting {
 }
 
 impl Ops for Counting {
-    fn embed(&mut self, table: &Matrix, first: u32, inputs: &Inputs, out: &mut Tensor) {
+    fn embed(&mut self, table: &Matrix, first: u32, scale: f32, inputs: &Inputs, out: &mut Tensor) {
         self.count("embed")
-            .embed(table, first, &inputs.batch, out.sums_mut());
+            .embed(table, first, scale, &inputs.batch, out.sums_mut());
     }
     fn matmul(&mut self, x: &Tensor, w: Linear<'_, Matrix, Vector>, out: &mut Tensor) {
         self.count("matmul")
@@ -182,6 +182,40 @@ impl Ops for Counting {
         let (residual, delta, out) = (residual.sums_mut(), delta.sums(), out.operands_mut());
         self.count("add_rms_norm")
             .add_rms_norm(residual, delta, weight, eps, out);
+    }
+    fn end_block(
+        &mut self,
+        residual: &mut Tensor,
+        delta: Option<&Tensor>,
+        end: BlockEnd<'_, Vector>,
+        out: &mut Tensor,
+    ) {
+        let (residual, delta, out) = (
+            residual.sums_mut(),
+            delta.map(Tensor::sums),
+            out.operands_mut(),
+        );
+        self.count("end_block").end_block(residual, delta, end, out);
+    }
+    fn square_sums(
+        &mut self,
+        qkv: &Tensor,
+        shape: &AttentionShape,
+        counted: CountedKeys,
+        sums: &mut Tensor,
+    ) {
+        self.count("square_sums")
+            .square_sums(qkv.sums(), shape, counted, sums.sums_mut());
+    }
+    fn whole_norm(
+        &mut self,
+        qkv: &mut Tensor,
+        shape: &AttentionShape,
+        sums: &Tensor,
+        norms: &WholeNorms<'_, Vector>,
+    ) {
+        self.count("whole_norm")
+            .whole_norm(qkv.sums_mut(), shape, sums.sums(), norms);
     }
     fn head_norm(
         &mut self,
@@ -211,9 +245,17 @@ impl Ops for Counting {
         self.count("attention")
             .attention(cache, layer, qkv, shape, &inputs.batch, out);
     }
-    fn silu_mul(&mut self, gate_up: &Tensor, out: &mut Tensor) {
-        self.count("silu_mul")
-            .silu_mul(gate_up.sums(), out.operands_mut());
+    fn gate(&mut self, gate_up: &Tensor, activation: Activation, out: &mut Tensor) {
+        self.count("gate")
+            .gate(gate_up.sums(), activation, out.operands_mut());
+    }
+    fn activate(&mut self, x: &Tensor, activation: Activation, out: &mut Tensor) {
+        self.count("activate")
+            .activate(x.sums(), activation, out.operands_mut());
+    }
+    fn scale_logits(&mut self, logits: &mut Tensor, scaling: LogitScaling) {
+        self.count("scale_logits")
+            .scale_logits(logits.of_mut(&[Holds::Logits]), scaling);
     }
     fn experts(
         &mut self,
@@ -275,22 +317,22 @@ impl Passes for Counting {
 }
 
 impl Exchange for Counting {
-    fn matmul_add_rms_norm(
+    fn matmul_end_block(
         &mut self,
         x: &Tensor,
         w: RowParallel<'_, Matrix, Vector>,
         residual: &mut Tensor,
         delta: &mut Tensor,
-        norm: RmsNorm<'_, Vector>,
+        end: BlockEnd<'_, Vector>,
         out: &mut Tensor,
     ) -> Result<(), BackendError> {
         let (x, residual, delta) = (x.operands(), residual.sums_mut(), delta.sums_mut());
-        self.count("matmul_add_rms_norm").matmul_add_rms_norm(
+        self.count("matmul_end_block").matmul_end_block(
             x,
             w,
             residual,
             delta,
-            norm,
+            end,
             out.operands_mut(),
         )
     }
@@ -300,13 +342,13 @@ impl Exchange for Counting {
     fn all_reduce(&mut self, axis: Axis, x: &mut Tensor) -> Result<(), BackendError> {
         self.count("all_reduce").all_reduce(axis, x.sums_mut())
     }
-    fn matmul_scatter_add_rms_norm(
+    fn matmul_scatter_end_block(
         &mut self,
         x: &Tensor,
         w: RowParallel<'_, Matrix, Vector>,
         scatter: Scatter<'_, Tensor>,
         residual: &mut Tensor,
-        norm: RmsNorm<'_, Vector>,
+        end: BlockEnd<'_, Vector>,
         out: &mut Tensor,
     ) -> Result<(), BackendError> {
         let scatter = Scatter {
@@ -314,15 +356,15 @@ impl Exchange for Counting {
             product: scatter.product.sums_mut(),
         };
         let (x, residual, out) = (x.operands(), residual.sums_mut(), out.operands_mut());
-        self.count("matmul_scatter_add_rms_norm")
-            .matmul_scatter_add_rms_norm(x, w, scatter, residual, norm, out)
+        self.count("matmul_scatter_end_block")
+            .matmul_scatter_end_block(x, w, scatter, residual, end, out)
     }
-    fn scatter_add_rms_norm(
+    fn scatter_end_block(
         &mut self,
         axis: Axis,
         scatter: Scatter<'_, Tensor>,
         residual: &mut Tensor,
-        norm: RmsNorm<'_, Vector>,
+        end: BlockEnd<'_, Vector>,
         out: &mut Tensor,
     ) -> Result<(), BackendError> {
         let scatter = Scatter {
@@ -330,8 +372,8 @@ impl Exchange for Counting {
             product: scatter.product.sums_mut(),
         };
         let (residual, out) = (residual.sums_mut(), out.operands_mut());
-        self.count("scatter_add_rms_norm")
-            .scatter_add_rms_norm(axis, scatter, residual, norm, out)
+        self.count("scatter_end_block")
+            .scatter_end_block(axis, scatter, residual, end, out)
     }
     fn all_gather_rows(
         &mut self,

@@ -37,10 +37,11 @@ impl Call<'_> {
                 integers.scores[rows - 1](queries.as_ptr(), keys, head_dim / CODES, seen, scores);
             }
         }
+        self.cap(panels, &mut tile.scores[..rows]);
         let softmax = Rows {
             scores: &mut tile.scores[..rows],
             visible: &tile.visible[..rows],
-            scales: &panels.key_scales,
+            scales: self.factors(panels),
             states,
             acc,
             asking: ahead.hand_out(self.cache, during[1]),

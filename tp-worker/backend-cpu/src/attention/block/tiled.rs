@@ -40,10 +40,11 @@ impl Call<'_> {
                 ahead.fetch(self.cache, 2 * FETCH);
             }
         }
+        self.cap(panels, &mut tile.scores[..rows]);
         let softmax = Rows {
             scores: &mut tile.scores[..rows],
             visible: &tile.visible[..rows],
-            scales: &panels.key_scales,
+            scales: self.factors(panels),
             states,
             acc: &mut acc[..rows * width],
             asking: Asking::NOTHING,

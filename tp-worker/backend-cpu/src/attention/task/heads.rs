@@ -110,10 +110,12 @@ impl Call<'_> {
         } = scratch;
         let (rows, width) = (view.rows, padded(self.shape.head_dim));
         let slots = index * view.apart..index * view.apart + rows;
+        let scores = &mut tile.scores[place * rows..(place + 1) * rows];
+        self.cap(panels, scores);
         let softmax = Rows {
-            scores: &mut tile.scores[place * rows..(place + 1) * rows],
+            scores,
             visible: &tile.visible[..rows],
-            scales: &panels.key_scales,
+            scales: self.factors(panels),
             states: &mut segment.states[slots.clone()],
             acc: &mut segment.acc[slots.start * width..slots.end * width],
             asking: Asking::NOTHING,

@@ -32,6 +32,8 @@ pub struct Rope {
     pub cos: Buffer<f32>,
     /// Sines of the angles.
     pub sin: Buffer<f32>,
+    /// Factors of queries behind their rotation, `[positions]`; `None` where all are one.
+    pub queries: Option<Buffer<f32>>,
 }
 
 /// Queries on their way to attention, in rows of `(heads + 2·kv_heads)·head_dim` 32-bit floats.
@@ -236,6 +238,7 @@ impl Attention {
             k_norm: 0,
             cos: 0,
             sin: 0,
+            query_scales: 0,
             keys: 0,
             values: 0,
             batch: 0,
@@ -275,9 +278,12 @@ impl Attention {
             half > 0 && 2 * half <= self.shape.head_dim,
             "pairs lie within a head"
         );
+        let factors = rope.queries.as_ref().map_or(usize::MAX, Buffer::len);
+        assert!(factors >= angles / half, "every position has a factor");
         Heads {
             cos: rope.cos.address(),
             sin: rope.sin.address(),
+            query_scales: rope.queries.as_ref().map_or(0, Buffer::address),
             batch: inputs.address(),
             half: half as u32,
             positions: (angles / half) as u32,

@@ -15,6 +15,7 @@ pub(super) struct Heads {
     pub k_norm: u64,
     pub cos: u64,
     pub sin: u64,
+    pub query_scales: u64,
     pub keys: u64,
     pub values: u64,
     pub batch: u64,
@@ -91,6 +92,8 @@ pub(super) struct Attend {
     pub group: u32,
     pub window: u32,
     pub rounded: u32,
+    pub softcap: f32,
+    pub pad: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]

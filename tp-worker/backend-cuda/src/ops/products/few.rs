@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
+use lockstep_types::Activation;
 
 use super::{Operands, Product, WORKSPACE};
 use crate::error::CudaError;
 use crate::kernels::{self, Source};
-use crate::ops::{Sums, SumsParameter};
+use crate::ops::{Sums, SumsParameter, number_of};
 use crate::runtime::{Buffer, Compiler, Context, Defines, Kernel, Module, Stream};
 use crate::tensors::{Element, Floats, Rows, RowsParameter, blocks};
 
@@ -155,12 +156,13 @@ impl FewRows {
         Ok(unsafe { Sums::in_parts(at, slices, len, operands.bias) })
     }
 
-    /// `out = silu(gate) · up` of a product of one slice. The first half of the outputs are the
+    /// `out = f(gate) · up` with the activation `f` of a product of one slice. The first half of the outputs are the
     /// gates.
     pub(super) fn multiply_gated(
         &self,
         stream: &Stream,
         operands: Operands<'_>,
+        activation: Activation,
         out: &mut Floats,
     ) -> Result<(), CudaError> {
         let outputs = operands.product.outputs;
@@ -175,7 +177,7 @@ impl FewRows {
             "the activation's output",
         );
         let gated = Parameters {
-            gated: 1,
+            gated: number_of(activation),
             ..self.parameters(operands, width, operands.bias, out.address())
         };
         // SAFETY: the operands have their sizes, and `out` has room.

@@ -16,6 +16,8 @@ pub(super) struct Embed {
     pub table_rows: u32,
     pub width: u32,
     pub most: u32,
+    pub scale: f32,
+    pub pad: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -53,7 +55,7 @@ pub(super) struct SiluMul {
     pub out: u64,
     pub rows: RowsParameter,
     pub width: u32,
-    pub pad: u32,
+    pub activation: u32,
 }
 
 /// Largest number of ranks whose columns a launch joins.

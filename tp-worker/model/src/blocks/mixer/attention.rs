@@ -3,8 +3,10 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Attend, AttentionShape, Axis, Backend, BackendError, Holds};
-use lockstep_types::{AttentionSpec, KvGroup, ModelConfig, RopeConfig};
+use lockstep_backend::{
+    Attend, AttentionShape, Axis, Backend, BackendError, CountedKeys, Holds, WholeNorms,
+};
+use lockstep_types::{AttentionSpec, KvGroup, ModelConfig, QkNorm, RopeConfig};
 
 use crate::{
     CollectiveStep, Shard, Topology,
@@ -34,12 +36,44 @@ pub(crate) struct Attention<F: Form> {
     pub eps: f32,
     /// Fused projection: query rows, then key rows, then value rows.
     pub qkv: Linear<F>,
-    /// Norm weights over each head of the queries, `[head_dim]`.
+    /// Norm weights of the queries: `[head_dim]` for each head by itself, or of all heads.
     pub q_norm: Option<F::Vector>,
-    /// Norm weights over each head of the keys, `[head_dim]`.
+    /// Norm weights of the keys, likewise.
     pub k_norm: Option<F::Vector>,
+    /// Sums behind norms over all heads together; `None` where each head has its own.
+    pub together: Option<Together>,
     /// Projection back to the residual stream. Only the lead of a DP rank holds its bias.
     pub output: Linear<F>,
+}
+
+/// Numbers behind norms over all heads of a layer together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Together {
+    /// Key heads of this rank whose squares count among those of all ranks.
+    counted: CountedKeys,
+    /// Columns of the queries, and of the keys, on all ranks.
+    widths: [usize; 2],
+}
+
+impl Together {
+    /// Returns the numbers of an attention on the rank of `shard`, if its norms are of that kind.
+    fn of(attention: &AttentionSpec, shard: &Shard) -> Option<Self> {
+        let (heads, shape) = (shard.heads(attention), Attention::shape(attention, shard));
+        let &AttentionSpec {
+            heads: queries,
+            kv_heads,
+            head_dim,
+            ..
+        } = attention;
+        (attention.qk_norm == QkNorm::Whole).then(|| Self {
+            counted: CountedKeys {
+                first: heads.queries.start,
+                served: shape.heads / shape.kv_heads,
+                group: queries / kv_heads,
+            },
+            widths: [queries * head_dim, kv_heads * head_dim],
+        })
+    }
 }
 
 /// Distinct sizes of a model's attentions on one rank. Layers of one size share what the lists
@@ -70,6 +104,8 @@ pub(crate) struct AttentionBuffers<T> {
     pub qkv: T,
     /// Attention output, `[n, heads·head_dim]`.
     pub attended: T,
+    /// Sums of squares of queries and of keys, `[n, 2]`; `None` where no norm needs them.
+    pub squares: Option<T>,
 }
 
 /// Columns of an attention's buffers.
@@ -79,14 +115,18 @@ pub(crate) struct AttentionWidths {
     qkv: usize,
     /// Columns of the attention output.
     attended: usize,
+    /// True if norms take all heads together.
+    together: bool,
 }
 
 impl AttentionWidths {
-    /// Returns the widths for heads of `shape`.
-    fn of(shape: &AttentionShape) -> Self {
+    /// Returns the widths of an attention on the rank of `shard`.
+    fn of(attention: &AttentionSpec, shard: &Shard) -> Self {
+        let shape = Attention::shape(attention, shard);
         Self {
             qkv: shape.qkv_width(),
             attended: shape.out_width(),
+            together: attention.qk_norm == QkNorm::Whole,
         }
     }
 }
@@ -104,6 +144,10 @@ impl<T> AttentionBuffers<T> {
         Ok(Self {
             qkv: device.activations(tokens, widths.qkv, Holds::Sum)?,
             attended: device.activations(tokens, widths.attended, Holds::Operand)?,
+            squares: match widths.together {
+                true => Some(device.activations(tokens, 2, Holds::Sum)?),
+                false => None,
+            },
         })
     }
 
@@ -111,6 +155,9 @@ impl<T> AttentionBuffers<T> {
     pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         backend.set_rows(&mut self.qkv, rows);
         backend.set_rows(&mut self.attended, rows);
+        if let Some(squares) = &mut self.squares {
+            backend.set_rows(squares, rows);
+        }
     }
 }
 
@@ -128,6 +175,7 @@ impl Attention<Listed> {
             kv_heads,
             head_dim: dim,
             scale: _,
+            softcap: _,
             window: _,
             rope: _,
             qk_norm,
@@ -141,6 +189,17 @@ impl Attention<Listed> {
         let keys: Vec<_> = keys.collect();
         let heads = scaled(&heads.queries, dim);
         let shape = Self::shape(attention, shard);
+        let norm = |name: &str, width: usize, taken: &[Range<usize>]| {
+            let name = place.name(name);
+            match qk_norm {
+                QkNorm::None => None,
+                QkNorm::PerHead => Some((dim, vec![Range { start: 0, end: dim }])),
+                QkNorm::Whole => Some((width, taken.to_vec())),
+            }
+            .map(|(len, taken)| VectorPart::norm(&name, model.norm, len, taken))
+        };
+        let q_norm = norm(&names.query_norm, queries, std::slice::from_ref(&heads));
+        let k_norm = norm(&names.key_norm, kv, &keys);
         let qkv = [
             (&names.query, queries, vec![heads.clone()]),
             (&names.key, kv, keys.clone()),
@@ -151,19 +210,16 @@ impl Attention<Listed> {
             rows,
             taken,
         });
-        let norm = |name: &str| {
-            let name = format!("{}.weight", place.name(name));
-            qk_norm.then(|| VectorPart::whole(name, dim))
-        };
         Self {
             cache: CachePlace::of(&variants.caches, place.number),
             shape,
             rope: place_of(&variants.ropes, &rope_of(attention)),
-            buffers: place_of(&variants.widths, &AttentionWidths::of(&shape)),
+            buffers: place_of(&variants.widths, &AttentionWidths::of(attention, shard)),
             eps: place.spec().rms_norm_eps,
             qkv: Linear::of_outputs(&qkv, place.inputs, qkv_bias),
-            q_norm: norm(&names.query_norm),
-            k_norm: norm(&names.key_norm),
+            q_norm,
+            k_norm,
+            together: Together::of(attention, shard),
             output: Linear::of_inputs(
                 &place.name(&names.output),
                 model.hidden_size,
@@ -174,11 +230,23 @@ impl Attention<Listed> {
         }
     }
 
-    /// Returns the sum behind the output projection, over the ranks that heads are split
-    /// over. `None` with several DP ranks of one rank each.
-    pub fn collectives(hidden: usize, topology: Topology, axis: Axis) -> Option<CollectiveStep> {
-        let alone = topology.dp_size() > 1 && topology.attention.size == 1;
-        (!alone).then(|| CollectiveStep::sum(attention_axis(axis), hidden))
+    /// Returns the sums of squares before norms over all heads, and behind the output projection,
+    /// over the ranks that heads are split over. There are none with several DP ranks of one
+    /// rank each.
+    pub fn collectives(
+        attention: &AttentionSpec,
+        hidden: usize,
+        topology: Topology,
+        axis: Axis,
+    ) -> Vec<CollectiveStep> {
+        if topology.dp_size() > 1 && topology.attention.size == 1 {
+            return Vec::new();
+        }
+        let squares = (attention.qk_norm == QkNorm::Whole).then_some(2);
+        let widths = squares.into_iter().chain([hidden]);
+        widths
+            .map(|width| CollectiveStep::sum(attention_axis(axis), width))
+            .collect()
     }
 
     /// Returns the attention shape of the heads in `shard`.
@@ -186,6 +254,7 @@ impl Attention<Listed> {
         let heads = shard.heads(attention);
         AttentionShape {
             window: attention.window,
+            softcap: attention.softcap,
             ..AttentionShape::dense(
                 heads.queries.len(),
                 heads.kv.len(),
@@ -205,8 +274,8 @@ pub(crate) fn attention_shapes(model: &ModelConfig, shard: &Shard) -> Vec<Attent
 /// Returns the distinct widths of the buffers of a model's layers on one rank. Layers with and
 /// without windows share buffers.
 pub(crate) fn attention_widths(model: &ModelConfig, shard: &Shard) -> Vec<AttentionWidths> {
-    let shapes = model.attentions();
-    distinct(shapes.map(|attention| AttentionWidths::of(&Attention::shape(attention, shard))))
+    let all = model.attentions();
+    distinct(all.map(|attention| AttentionWidths::of(attention, shard)))
 }
 
 impl<F: Form> Tensors<F> for Attention<F> {
@@ -222,6 +291,7 @@ impl<F: Form> Tensors<F> for Attention<F> {
             qkv: self.qkv.convert(to)?,
             q_norm: to.optional(self.q_norm.as_ref())?,
             k_norm: to.optional(self.k_norm.as_ref())?,
+            together: self.together,
             output: self.output.convert(to)?,
         })
     }
@@ -230,6 +300,9 @@ impl<F: Form> Tensors<F> for Attention<F> {
 impl<B: Backend> Attention<B> {
     /// Computes attention: reads `input` `[n, inputs]`, and writes the attention output,
     /// before the output projection, to `buffers`.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`].
     pub fn run(
         &self,
         backend: &mut B,
@@ -238,19 +311,56 @@ impl<B: Backend> Attention<B> {
         buffers: &mut AttentionBuffers<B::Tensor>,
         cache: &mut ModelCache<B>,
         inputs: &B::Inputs,
-    ) {
-        let AttentionBuffers { qkv, attended } = buffers;
+    ) -> Result<(), BackendError> {
+        let AttentionBuffers {
+            qkv,
+            attended,
+            squares,
+        } = buffers;
+        let together = self.together.zip(squares.as_mut());
+        let each = together.is_none();
         let op = Attend {
             shape: &self.shape,
-            q_norm: self.q_norm.as_ref(),
-            k_norm: self.k_norm.as_ref(),
+            q_norm: self.q_norm.as_ref().filter(|_| each),
+            k_norm: self.k_norm.as_ref().filter(|_| each),
             eps: self.eps,
             rope: &context.ropes[self.rope],
         };
         let CachePlace { cache: at, layer } = self.cache;
         let cache = &mut cache.all()[at];
         let qkv_weights = self.qkv.operand();
-        backend.matmul_attend(input, qkv_weights, cache, layer, qkv, &op, inputs, attended);
+        let Some((together, squares)) = together else {
+            backend.matmul_attend(input, qkv_weights, cache, layer, qkv, &op, inputs, attended);
+            return Ok(());
+        };
+        backend.matmul(input, qkv_weights, qkv);
+        self.norm_together(backend, context, together, qkv, squares)?;
+        backend.attend(cache, layer, qkv, &op, inputs, attended);
+        Ok(())
+    }
+
+    /// Norms all query heads of `qkv` together, and all key heads, over all ranks.
+    fn norm_together(
+        &self,
+        backend: &mut B,
+        context: &LayerContext<B>,
+        Together { counted, widths }: Together,
+        qkv: &mut B::Tensor,
+        squares: &mut B::Tensor,
+    ) -> Result<(), BackendError> {
+        let (Some(queries), Some(keys)) = (&self.q_norm, &self.k_norm) else {
+            return Ok(());
+        };
+        backend.square_sums(qkv, &self.shape, counted, squares);
+        backend.all_reduce(context.attention_axis, squares)?;
+        let norms = WholeNorms {
+            queries,
+            keys,
+            widths,
+            eps: self.eps,
+        };
+        backend.whole_norm(qkv, &self.shape, squares, &norms);
+        Ok(())
     }
 }
 

@@ -5,8 +5,8 @@
 //! router, so all ranks choose alike.
 
 use lockstep_backend::{
-    self as backend, Axis, Backend, BackendError, ExpertSpace, ExpertsShape, Holds, MatrixRole,
-    MatrixShape, RmsNorm, Scatter, WeightFormat,
+    self as backend, Axis, Backend, BackendError, BlockEnd, ExpertSpace, ExpertsShape, Holds,
+    MatrixRole, MatrixShape, Scatter, WeightFormat,
 };
 use lockstep_types::{ExpertsSpec, Quantization};
 
@@ -194,8 +194,8 @@ impl<F: Form> Tensors<F> for Experts<F> {
 }
 
 impl<B: Backend> Experts<B> {
-    /// Reads the normed residual, adds the experts' output to the residual stream, and norms the
-    /// sum with `next`.
+    /// Reads the residual stream as `normed` has it, adds the experts' output to the stream, and
+    /// ends the block with `end`.
     ///
     /// # Errors
     /// [`BackendError::Collective`]; [`BackendError::Unsupported`] on a device without mixtures of
@@ -206,7 +206,7 @@ impl<B: Backend> Experts<B> {
         axis: Axis,
         operands: MlpOperands<'_, B::Tensor>,
         buffers: &mut ExpertBuffers<B::Tensor>,
-        next: RmsNorm<'_, B::Vector>,
+        end: BlockEnd<'_, B::Vector>,
     ) -> Result<(), BackendError> {
         let MlpOperands {
             residual,
@@ -218,7 +218,7 @@ impl<B: Backend> Experts<B> {
             Boundary::SameRows => {
                 self.mix(backend, normed, buffers, delta)?;
                 backend.all_reduce(axis, delta)?;
-                backend.add_rms_norm(residual, delta, next.weight, next.eps, normed);
+                backend.end_block(residual, Some(delta), end, normed);
                 Ok(())
             }
             Boundary::AllRows {
@@ -234,7 +234,7 @@ impl<B: Backend> Experts<B> {
                 backend.all_gather_rows(axis, normed, *first, counts, gathered)?;
                 self.mix(backend, gathered, buffers, product)?;
                 let scatter = Scatter { rows, product };
-                backend.scatter_add_rms_norm(axis, scatter, residual, next, normed)
+                backend.scatter_end_block(axis, scatter, residual, end, normed)
             }
         }
     }

@@ -1,7 +1,7 @@
-//! The gated MLP: `down(silu(gate(x)) · up(x))` (Shazeer, arXiv:2002.05202).
+//! The gated MLP: `down(f(gate(x)) · up(x))` with an activation `f` (Shazeer, arXiv:2002.05202).
 
-use lockstep_backend::{Axis, Backend, BackendError, Holds, RmsNorm, Scatter};
-use lockstep_types::GatedMlpSpec;
+use lockstep_backend::{Axis, Backend, BackendError, BlockEnd, Holds, Scatter};
+use lockstep_types::{Activation, GatedMlpSpec};
 
 use crate::{
     Shard,
@@ -19,6 +19,8 @@ use crate::{
 pub(crate) struct GatedMlp<F: Form> {
     /// Index of the layer's buffers, one for each number of columns.
     pub buffers: usize,
+    /// Activation of the gate.
+    pub activation: Activation,
     /// Fused projection: gate rows, then up rows.
     pub gate_up: Linear<F>,
     /// Projection back to the residual stream. Only the first rank of the world holds its
@@ -66,6 +68,7 @@ impl GatedMlp<Listed> {
         let LayerPlace { model, shard, .. } = *place;
         let &GatedMlpSpec {
             width,
+            activation,
             bias,
             ref names,
         } = spec;
@@ -77,6 +80,7 @@ impl GatedMlp<Listed> {
         });
         Self {
             buffers: place_of(variants, &Self::columns(spec, shard)),
+            activation,
             gate_up: Linear::of_outputs(&gate_up, model.hidden_size, bias),
             down: Linear::of_inputs(
                 &place.name(&names.down),
@@ -100,6 +104,7 @@ impl<F: Form> Tensors<F> for GatedMlp<F> {
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<GatedMlp<C::To>, C::Error> {
         Ok(GatedMlp {
             buffers: self.buffers,
+            activation: self.activation,
             gate_up: self.gate_up.convert(to)?,
             down: self.down.convert(to)?,
         })
@@ -107,8 +112,8 @@ impl<F: Form> Tensors<F> for GatedMlp<F> {
 }
 
 impl<B: Backend> GatedMlp<B> {
-    /// Reads the normed residual, adds the MLP's output to the residual stream, and norms the
-    /// sum with `next`.
+    /// Reads the residual stream as `normed` has it, adds the MLP's output to the stream, and ends
+    /// the block with `end`.
     ///
     /// # Errors
     /// [`BackendError::Collective`].
@@ -118,7 +123,7 @@ impl<B: Backend> GatedMlp<B> {
         axis: Axis,
         operands: MlpOperands<'_, B::Tensor>,
         buffers: &mut GatedMlpBuffers<B::Tensor>,
-        next: RmsNorm<'_, B::Vector>,
+        end: BlockEnd<'_, B::Vector>,
     ) -> Result<(), BackendError> {
         let MlpOperands {
             residual,
@@ -128,10 +133,11 @@ impl<B: Backend> GatedMlp<B> {
         } = operands;
         let GatedMlpBuffers { gate_up, activated } = buffers;
         let (gated, down) = (self.gate_up.operand(), self.down.row_parallel(axis));
+        let activation = self.activation;
         match boundary {
             Boundary::SameRows => {
-                backend.gated_matmul(normed, gated, gate_up, activated);
-                backend.matmul_add_rms_norm(activated, down, residual, delta, next, normed)
+                backend.gated_matmul(normed, gated, activation, gate_up, activated);
+                backend.matmul_end_block(activated, down, residual, delta, end, normed)
             }
             Boundary::AllRows {
                 crossing,
@@ -144,10 +150,9 @@ impl<B: Backend> GatedMlp<B> {
                     ..
                 } = crossing;
                 backend.all_gather_rows(axis, normed, *first, counts, gathered)?;
-                backend.gated_matmul(gathered, gated, gate_up, activated);
+                backend.gated_matmul(gathered, gated, activation, gate_up, activated);
                 let scatter = Scatter { rows, product };
-                backend
-                    .matmul_scatter_add_rms_norm(activated, down, scatter, residual, next, normed)
+                backend.matmul_scatter_end_block(activated, down, scatter, residual, end, normed)
             }
         }
     }

@@ -23,7 +23,11 @@ fn reference(theta: f64, dim: usize, [factor, low, high, old]: [f64; 4]) -> Vec<
 }
 
 fn table(scaling: RopeScaling, theta: f64, dim: usize) -> RopeTable {
-    rope_table(&RopeConfig { theta, scaling }, dim, 9000)
+    let rope = RopeConfig {
+        scaling,
+        ..RopeConfig::plain(theta)
+    };
+    rope_table(&rope, dim, 9000)
 }
 
 fn check(table: &RopeTable, frequencies: &[f64]) {

@@ -1,6 +1,8 @@
 use std::{collections::BTreeMap, path::Path};
 
-use lockstep_types::{AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, Norms};
+use lockstep_types::{
+    Activation, AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, Norms, QkNorm,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -42,12 +44,13 @@ proptest! {
                 heads: 4,
                 kv_heads,
                 head_dim: 2,
-                qk_norm: biased,
+                qk_norm: if biased { QkNorm::PerHead } else { QkNorm::None },
                 qkv_bias: biased,
                 output_bias: biased,
                 ..demo().layers[0].attention().clone()
             }),
-            mlp: Mlp::Gated(GatedMlpSpec { width, bias: biased, names: GatedMlpNames::default(),
+            mlp: Mlp::Gated(GatedMlpSpec {
+activation: Activation::Silu, width, bias: biased, names: GatedMlpNames::default(),
  }),
             norms: Norms::Before,
             rms_norm_eps: 1e-5,

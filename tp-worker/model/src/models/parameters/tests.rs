@@ -1,6 +1,8 @@
 use std::path::Path;
 
-use lockstep_types::{AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, Norms};
+use lockstep_types::{
+    Activation, AttentionSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, Norms, QkNorm,
+};
 
 use super::*;
 
@@ -14,12 +16,13 @@ fn small() -> ModelConfig {
             heads: 8,
             kv_heads: 4,
             head_dim: 8,
-            qk_norm: false,
+            qk_norm: QkNorm::None,
             qkv_bias: false,
             output_bias: false,
             ..demo.layers[0].attention().clone()
         }),
         mlp: Mlp::Gated(GatedMlpSpec {
+            activation: Activation::Silu,
             width: 96,
             bias: false,
             names: GatedMlpNames::default(),
@@ -51,7 +54,8 @@ fn parameters_are_all_elements_that_a_model_lists() {
     let mut biased = plain;
     for layer in &mut biased.layers {
         let attention = layer.attention_mut();
-        (attention.qk_norm, attention.qkv_bias, attention.output_bias) = (true, true, true);
+        attention.qk_norm = QkNorm::PerHead;
+        (attention.qkv_bias, attention.output_bias) = (true, true);
     }
     // Two norms of heads; biases of queries, keys, values and output.
     assert_eq!(parameters(&biased), tied + 2 * (2 * 8 + 64 + 2 * 32 + 64));

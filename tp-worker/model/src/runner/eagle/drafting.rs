@@ -5,6 +5,7 @@ mod trees;
 use lockstep_backend::{Backend, BackendError};
 
 use super::{EagleHead, output::Output};
+use crate::blocks::Norm;
 use crate::{
     DraftPasses, ModelCache, ModelError, Staged, Tables, models::eagle::Wiring,
     runner::draft_passes::DraftPassSize,
@@ -147,7 +148,7 @@ impl<B: Backend> EagleHead<B> {
             backend.place_columns(outputs, &mut b.hidden, 0);
         }
         self.buffers.set_rows(backend, tokens);
-        self.attend(backend, cache, tables);
+        self.attend(backend, cache, tables)?;
         let (b, layer) = (&mut self.buffers, &self.weights.layer);
         let half = match level {
             0 => {
@@ -157,7 +158,12 @@ impl<B: Backend> EagleHead<B> {
             }
             _ => b.layer.second_half(layer, None),
         };
-        layer.finish(backend, &self.context, half, layer.mlp_norm.operand())?;
+        layer.finish(
+            backend,
+            &self.context,
+            half,
+            layer.mlp_norm.as_ref().map(Norm::operand),
+        )?;
         let outputs = match level {
             0 => &b.layer.delta,
             _ => &b.layer.residual,

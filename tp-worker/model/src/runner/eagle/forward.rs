@@ -3,7 +3,7 @@
 use lockstep_backend::{Backend, BackendError, Batch, PassKey};
 
 use super::EagleHead;
-use crate::{ModelCache, ModelError, Tables, models::eagle::Wiring};
+use crate::{ModelCache, ModelError, Tables, blocks::Norm, models::eagle::Wiring};
 
 impl<B: Backend> EagleHead<B> {
     /// Runs the head over `batch.tokens`, the token after each position, with the hidden
@@ -108,12 +108,13 @@ impl<B: Backend> EagleHead<B> {
         let mut passes = std::mem::take(&mut self.passes);
         let head = &mut *self;
         let mut work = |backend: &mut B| {
-            head.attend(backend, cache, tables);
-            // The layer's normed output is not read. Roots are kept unnormed, and `logits`
-            // norms the states that it reads.
+            head.attend(backend, cache, tables)?;
+            // The layer's normed output is not read, so any norm does. Roots are kept unnormed,
+            // and `logits` norms the states that it reads.
             let layer = &head.weights.layer;
+            let next = layer.mlp_norm.as_ref().map(Norm::operand);
             let all = head.buffers.layer.second_half(layer, None);
-            layer.finish(backend, &head.context, all, layer.mlp_norm.operand())
+            layer.finish(backend, &head.context, all, next)
         };
         let done = backend.pass(&mut passes, padded, &mut work);
         self.passes = passes;
@@ -152,7 +153,7 @@ impl<B: Backend> EagleHead<B> {
         batch: &Batch<'_>,
     ) -> Result<(), BackendError> {
         backend.stage(batch, &mut self.inputs)?;
-        self.attend(backend, cache, tables);
+        self.attend(backend, cache, tables)?;
         let (b, wanted) = (&mut self.buffers, batch.logit_tokens.len());
         if wanted == 0 {
             return Ok(());
@@ -161,20 +162,24 @@ impl<B: Backend> EagleHead<B> {
         let some = b
             .layer
             .narrow(backend, layer, &self.inputs, wanted, mixed, None);
-        layer.finish(backend, &self.context, some, layer.mlp_norm.operand())
+        let next = layer.mlp_norm.as_ref().map(Norm::operand);
+        layer.finish(backend, &self.context, some, next)
     }
 
     /// Runs the pass over the staged batch, up to the layer's mixer.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`].
     pub(super) fn attend(
         &mut self,
         backend: &mut B,
         cache: &mut ModelCache<B>,
         tables: Tables<'_, B>,
-    ) {
+    ) -> Result<(), BackendError> {
         let (context, hidden) = (&self.context, self.hidden);
         let (b, inputs) = (&mut self.buffers, &self.inputs);
         let table = self.weights.embedding.as_ref().unwrap_or(tables.embedding);
-        backend.embed(table, 0, inputs, &mut b.embedded);
+        backend.embed(table, 0, 1.0, inputs, &mut b.embedded);
         let input = match &self.weights.wiring {
             Wiring::Eagle { input_norm } => {
                 backend.place_columns(&b.embedded, &mut b.joined, 0);
@@ -206,6 +211,6 @@ impl<B: Backend> EagleHead<B> {
         let (layer, mixers) = (&self.weights.layer, &mut b.layer.mixers);
         layer
             .mixer
-            .run(backend, context, input, mixers, cache, inputs);
+            .run(backend, context, input, mixers, cache, inputs)
     }
 }

@@ -4,10 +4,11 @@ use lockstep_backend::{
     DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, RankLayout,
 };
 use lockstep_types::{
-    Architecture, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig, DraftKind,
-    DraftKv, DraftModel, Dtype, EngineShape, ExpertsNames, ExpertsSpec, GatedMlpNames,
-    GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat, Mixer, Mlp, ModelConfig, Norms,
-    Quantization, RankMemory, SpeculationConfig, StepLimits, TensorNames, Verification,
+    Activation, Architecture, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig,
+    DraftKind, DraftKv, DraftModel, Dtype, EngineShape, ExpertsNames, ExpertsSpec, GatedMlpNames,
+    GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat, Mixer, Mlp, ModelConfig, Multipliers,
+    NormKind, Norms, QkNorm, Quantization, RankMemory, SpeculationConfig, StepLimits, TensorNames,
+    Verification,
 };
 
 use super::rank_memory;
@@ -64,6 +65,7 @@ fn layer() -> LayerSpec {
     LayerSpec {
         mixer: Mixer::Attention(AttentionSpec::dense(8, 4, 8)),
         mlp: Mlp::Gated(GatedMlpSpec {
+            activation: Activation::Silu,
             width: 96,
             bias: false,
             names: GatedMlpNames::default(),
@@ -89,6 +91,8 @@ fn model(hidden: usize, num_layers: usize, tied: bool) -> ModelConfig {
         layers: vec![layer(); num_layers],
         vocab_size: 100,
         max_position_embeddings: 512,
+        norm: NormKind::Rms,
+        multipliers: Multipliers::default(),
         rms_norm_eps: 1e-5,
         tie_word_embeddings: tied,
         eos_token_ids: Vec::new(),
@@ -271,6 +275,7 @@ fn a_mixture_takes_all_of_its_experts() {
 #[test]
 fn biases_and_norms_of_heads_count() {
     let biased = Mlp::Gated(GatedMlpSpec {
+        activation: Activation::Silu,
         width: 96,
         bias: true,
         names: GatedMlpNames::default(),
@@ -285,7 +290,7 @@ fn biases_and_norms_of_heads_count() {
     };
     assert_eq!(vectors(&|_| (), 0), 3 * 64);
     assert_eq!(
-        vectors(&|layer| layer.attention_mut().qk_norm = true, 0),
+        vectors(&|layer| layer.attention_mut().qk_norm = QkNorm::PerHead, 0),
         3 * 64 + 16
     );
     // Rank 1 of 2 has half the heads and half the columns.

@@ -8,6 +8,7 @@ use super::Transformer;
 use super::logits::{LogitBlock, LogitSink, Whole};
 use super::size::{Rows, Size};
 use super::staged::{DraftStaged, Staged};
+use crate::blocks::{Norm, read_stream};
 use crate::runner::limits::fits;
 use crate::split::crossing::Crossing;
 use crate::{Exit, ModelCache, ModelError};
@@ -250,9 +251,12 @@ impl<B: Backend> Transformer<B> {
         self.exchange_drafts(backend, size.tokens.own)?;
         let b = &mut self.buffers.layer;
         let first = self.shard.embedding.start as u32;
+        let multipliers = self.model.multipliers;
         backend.embed(
             &self.weights.embedding,
             first,
+            // The stream is kept divided by the factor of what blocks add to it.
+            multipliers.embedding / multipliers.residual,
             &self.inputs,
             &mut b.residual,
         );
@@ -261,7 +265,7 @@ impl<B: Backend> Transformer<B> {
             backend.all_reduce(self.context.axis, &mut b.residual)?;
         }
         let norm = self.weights.norm_before(0);
-        norm.run(backend, &b.residual, &mut b.normed);
+        read_stream(backend, norm, &mut b.residual, &mut b.normed);
         for number in 0..self.weights.layers.len() {
             self.layer(backend, cache, number, size)?;
         }
@@ -290,8 +294,8 @@ impl<B: Backend> Transformer<B> {
         let (normed, mixers) = (&b.layer.normed, &mut b.layer.mixers);
         layer
             .mixer
-            .run(backend, context, normed, mixers, cache, inputs);
-        let next = weights.norm_before(number + 1).operand();
+            .run(backend, context, normed, mixers, cache, inputs)?;
+        let next = weights.norm_before(number + 1).map(Norm::operand);
         let (rows, crossing): (_, Option<&Crossing>) = match (&self.world, narrow) {
             (Some(world), true) => (size.wanted, Some(&world.wanted)),
             (Some(world), false) => (size.tokens, Some(&world.tokens)),

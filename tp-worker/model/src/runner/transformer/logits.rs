@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{Axis, Backend, BackendError, Batch, Chosen, Linear, Owners, Rows};
+use lockstep_backend::{
+    Axis, Backend, BackendError, Batch, Chosen, Linear, LogitScaling, Owners, Rows,
+};
+use lockstep_types::Multipliers;
 
 use super::size::Size;
 use super::{Transformer, notes};
@@ -166,15 +169,25 @@ impl<B: Backend> Transformer<B> {
         };
         backend.set_rows(&mut b.logits, block.len());
         if block.len() == among {
-            return backend.matmul(rows, Linear::unbiased(head), &mut b.logits);
+            backend.matmul(rows, Linear::unbiased(head), &mut b.logits);
+        } else {
+            backend.set_rows(&mut b.head_input, block.len());
+            let picks = match wide && !crossed {
+                true => Rows::Wanted(&self.inputs, block),
+                false => Rows::List(&self.numbers[block]),
+            };
+            backend.gather_rows(rows, picks, &mut b.head_input);
+            backend.matmul(&b.head_input, Linear::unbiased(head), &mut b.logits);
         }
-        backend.set_rows(&mut b.head_input, block.len());
-        let picks = match wide && !crossed {
-            true => Rows::Wanted(&self.inputs, block),
-            false => Rows::List(&self.numbers[block]),
-        };
-        backend.gather_rows(rows, picks, &mut b.head_input);
-        backend.matmul(&b.head_input, Linear::unbiased(head), &mut b.logits);
+        let Multipliers {
+            logits: divisor,
+            logit_softcap: softcap,
+            ..
+        } = self.model.multipliers;
+        if divisor != 1.0 || softcap.is_some() {
+            let scaling = LogitScaling { divisor, softcap };
+            backend.scale_logits(&mut b.logits, scaling);
+        }
     }
 
     /// Sets the rows of a block that each rank gets: the lead of each DP rank gets the DP

@@ -1,6 +1,6 @@
 use lockstep_types::{
-    Architecture, AttentionSpec, CheckpointFormat, GatedMlpNames, GatedMlpSpec, LayerSpec,
-    LoadFormat, Mixer, Mlp, Norms, Quantization, TensorNames,
+    Activation, Architecture, AttentionSpec, CheckpointFormat, GatedMlpNames, GatedMlpSpec,
+    LayerSpec, LoadFormat, Mixer, Mlp, Multipliers, NormKind, Norms, Quantization, TensorNames,
 };
 use proptest::prelude::*;
 
@@ -21,6 +21,7 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
         layers: vec![LayerSpec {
             mixer: Mixer::Attention(AttentionSpec::dense(heads, kv_heads, 4)),
             mlp: Mlp::Gated(GatedMlpSpec {
+                activation: Activation::Silu,
                 width: intermediate,
                 bias: false,
                 names: GatedMlpNames::default(),
@@ -30,6 +31,8 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
         }],
         vocab_size: vocab,
         max_position_embeddings: 16,
+        norm: NormKind::Rms,
+        multipliers: Multipliers::default(),
         rms_norm_eps: 1e-5,
         tie_word_embeddings: true,
         eos_token_ids: vec![],

@@ -1,6 +1,7 @@
 //! Plain arithmetic of the naive backend.
 
 use lockstep_backend::{CheckpointDtype, Row};
+use lockstep_types::Activation;
 
 pub fn element(bytes: &[u8], dtype: CheckpointDtype, at: usize) -> f32 {
     match dtype {
@@ -22,6 +23,23 @@ pub fn normed(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let mean = x.iter().map(|v| v * v).sum::<f32>() / x.len() as f32;
     let scale = (mean + eps).sqrt().recip();
     x.iter().zip(weight).map(|(v, w)| v * scale * w).collect()
+}
+
+pub fn layer_normed(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> Vec<f32> {
+    let mean = x.iter().sum::<f32>() / x.len() as f32;
+    let centered: Vec<f32> = x.iter().map(|v| v - mean).collect();
+    let normed = normed(&centered, weight, eps);
+    normed.iter().zip(bias).map(|(v, b)| v + b).collect()
+}
+
+pub fn activated(activation: Activation, x: f32) -> f32 {
+    match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::GeluTanh => {
+            let root = std::f32::consts::FRAC_2_PI.sqrt();
+            0.5 * x * (1.0 + (root * (x + 0.044715 * x.powi(3))).tanh())
+        }
+    }
 }
 
 /// Returns the experts of a row by ascending number, each with its weight.

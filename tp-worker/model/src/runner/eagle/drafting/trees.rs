@@ -3,6 +3,7 @@
 use lockstep_backend::{Backend, BackendError, Rows};
 
 use super::super::{EagleHead, output::Output};
+use crate::blocks::Norm;
 use crate::{
     DraftPasses, ModelCache, ModelError, Staged, Tables, runner::draft_passes::DraftPassSize,
 };
@@ -82,14 +83,14 @@ impl<B: Backend> EagleHead<B> {
             device.take_parents(roots, outputs, verified, &self.inputs, &mut b.hidden);
         }
         self.buffers.set_rows(backend, tokens);
-        self.attend(backend, cache, tables);
+        self.attend(backend, cache, tables)?;
         let b = &mut self.buffers;
         let layer = &self.weights.layer;
         layer.finish(
             backend,
             &self.context,
             b.layer.second_half(layer, None),
-            layer.mlp_norm.operand(),
+            layer.mlp_norm.as_ref().map(Norm::operand),
         )?;
         backend.set_rows(&mut b.head_input, wanted);
         let last = Rows::Wanted(&self.inputs, 0..wanted);

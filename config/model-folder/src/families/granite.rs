@@ -1,0 +1,53 @@
+//! Granite 3: a Llama with fixed factors for embedding, attention, residual stream and logits.
+
+use lockstep_types::{LayerSpec, ModelConfigError, Multipliers, TensorNames};
+use serde_json::json;
+
+use super::{Family, Traits, dense::Dense};
+use crate::raw::Raw;
+
+pub(super) const FAMILY: Family = Family {
+    class_name: "GraniteForCausalLM",
+    model_type: "granite",
+    class: || {
+        json!({
+            "vocab_size": 32000,
+            "hidden_size": 4096,
+            "intermediate_size": 11008,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "max_position_embeddings": 2048,
+        })
+    },
+    names: TensorNames::default,
+    traits: Traits {
+        multipliers,
+        keys: Some(&[
+            "attention_multiplier",
+            "embedding_multiplier",
+            "logits_scaling",
+            "residual_multiplier",
+        ]),
+        ..Traits::LLAMA
+    },
+    layers,
+};
+
+fn multipliers(config: &Raw) -> Result<Multipliers, ModelConfigError> {
+    let factor = |key| Ok(config.number(key)?.unwrap_or(1.0) as f32);
+    Ok(Multipliers {
+        embedding: factor("embedding_multiplier")?,
+        residual: factor("residual_multiplier")?,
+        logits: factor("logits_scaling")?,
+        logit_softcap: None,
+    })
+}
+
+fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
+    let scale = config.number("attention_multiplier")?.unwrap_or(1.0) as f32;
+    let mut layers = Dense::LLAMA.layers(config)?;
+    for layer in &mut layers {
+        layer.attention_mut().scale = scale;
+    }
+    Ok(layers)
+}

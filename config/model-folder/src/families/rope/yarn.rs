@@ -1,0 +1,71 @@
+//! Parameters of YaRN (Peng et al., arXiv:2309.00071).
+
+use lockstep_types::{ModelConfigError, RopeScaling};
+
+use crate::raw::Raw;
+
+/// Keys beside YaRN's parameters that say nothing more.
+const KNOWN: [&str; 14] = [
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "factor",
+    "max_position_embeddings",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "rope_theta",
+    "rope_type",
+    "truncate",
+    "type",
+    "finetuned",
+];
+
+/// Reads the parameters of `rope`, as transformers does. Other keys are refused, since they may
+/// change results.
+///
+/// # Errors
+/// [`ModelConfigError`]: a key is missing, damaged or not known.
+pub(super) fn read(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigError> {
+    const ORIGINAL: &str = "original_max_position_embeddings";
+    if let Some(key) = rope.keys().find(|key| !KNOWN.contains(key)) {
+        return Err(rope.unsupported(key, "YaRN has no such parameter; remove the key"));
+    }
+    let longest = config.required("max_position_embeddings")?;
+    let original_max_position = match (rope.size(ORIGINAL)?, config.size(ORIGINAL)?) {
+        (Some(own), _) => own,
+        (None, Some(outer)) => outer,
+        (None, None) => longest,
+    };
+    let factor = match rope.number("factor")? {
+        Some(factor) => factor,
+        None => longest as f64 / original_max_position as f64,
+    };
+    let growth = |strength: f64| match factor > 1.0 {
+        true => 0.1 * strength * factor.ln() + 1.0,
+        false => 1.0,
+    };
+    let scales = (strength(rope, "mscale")?, strength(rope, "mscale_all_dim")?);
+    let attention_factor = match (rope.number("attention_factor")?, scales) {
+        (Some(given), _) => given,
+        (None, (Some(scale), Some(all))) => growth(scale) / growth(all),
+        (None, _) => growth(1.0),
+    };
+    Ok(RopeScaling::Yarn {
+        factor,
+        beta_fast: rope.number("beta_fast")?.unwrap_or(32.0),
+        beta_slow: rope.number("beta_slow")?.unwrap_or(1.0),
+        original_max_position,
+        attention_factor,
+        truncate: rope.flag("truncate", true)?,
+    })
+}
+
+/// Reads a strength, of which zero means none.
+fn strength(rope: &Raw, key: &str) -> Result<Option<f64>, ModelConfigError> {
+    match rope.get(key) {
+        Some(value) if *value == 0 || *value == 0.0 => Ok(None),
+        _ => rope.number(key),
+    }
+}

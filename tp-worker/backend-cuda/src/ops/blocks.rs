@@ -1,0 +1,252 @@
+//! Operations that blocks of some families need beside the rest. They are compiled when a model
+//! first asks for one.
+
+mod parameters;
+
+use std::sync::Arc;
+
+use lockstep_backend::{
+    AttentionShape, BlockEnd, CountedKeys, LogitScaling, Norm, RmsNorm, WholeNorms,
+};
+use lockstep_types::Activation;
+
+use crate::error::CudaError;
+use crate::kernels;
+use crate::ops::{Sums, SumsParameter};
+use crate::runtime::{Buffer, Compiler, Context, Kernel, Module, Stream};
+use crate::tensors::{Element, Floats, Rows, blocks};
+use parameters::{Activate, EndBlock, ScaleLogits, SquareSums, WholeNorm};
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+
+/// Operations on rows of the residual stream, of heads and of logits.
+///
+/// # Panics
+/// Operations panic where arrays are too short or of another type.
+pub struct BlockOps {
+    operand: Element,
+    end_block: Kernel<EndBlock>,
+    square_sums: Kernel<SquareSums>,
+    whole_norm: Kernel<WholeNorm>,
+    activate: Kernel<Activate>,
+    scale_logits: Kernel<ScaleLogits>,
+}
+
+impl BlockOps {
+    /// Compiles and loads the kernels.
+    ///
+    /// # Errors
+    /// The errors of [`Compiler::compile`] and [`Module::load`].
+    pub fn new(
+        context: &Arc<Context>,
+        compiler: &Compiler,
+        operand: Element,
+    ) -> Result<Self, CudaError> {
+        let defines = vec![("OPERAND", operand.name().to_owned())];
+        let module = Module::load(context, &compiler.compile(&kernels::BLOCKS, &defines)?)?;
+        Ok(Self {
+            operand,
+            end_block: module.kernel("end_block", THREADS, 0)?,
+            square_sums: module.kernel("square_sums", THREADS, 0)?,
+            whole_norm: module.kernel("whole_norm", THREADS, 0)?,
+            activate: module.kernel("activate", THREADS, 0)?,
+            scale_logits: module.kernel("scale_logits", THREADS, 0)?,
+        })
+    }
+
+    /// Ends a block: see [`lockstep_backend::Ops::end_block`].
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn end_block(
+        &self,
+        stream: &Stream,
+        residual: &mut Floats,
+        delta: Option<Sums<'_>>,
+        (end, width): (BlockEnd<'_, Buffer<f32>>, usize),
+        rows: Rows<'_>,
+        out: &mut Floats,
+    ) -> Result<(), CudaError> {
+        let most = rows.most();
+        residual.expect(Element::F32, most * width, "the residual");
+        out.expect(self.operand, most * width, "the norm's output");
+        if let Some(delta) = &delta {
+            delta.expect(most, width, "the residual's delta");
+        }
+        let address = |vector: &Buffer<f32>| {
+            assert!(vector.len() == width, "a norm is as wide as the residual");
+            vector.address()
+        };
+        let norm = |norm: RmsNorm<'_, Buffer<f32>>| (address(norm.weight), norm.eps);
+        let (output, output_eps) = end.output.map_or((0, 0.0), norm);
+        let ((next, next_eps), bias) = match end.next {
+            None => ((0, 0.0), 0),
+            Some(Norm::Rms(rms)) => (norm(rms), 0),
+            Some(Norm::Layer { norm: layer, bias }) => (norm(layer), address(bias)),
+        };
+        let parameters = EndBlock {
+            residual: residual.address(),
+            out: out.address(),
+            delta: delta.map_or(SumsParameter::NONE, |delta| delta.parameter()),
+            output,
+            next,
+            bias,
+            rows: rows.parameter(),
+            width: width as u32,
+            output_eps,
+            next_eps,
+            pad: 0,
+        };
+        // SAFETY: all have room for `most` rows, and the residual is borrowed alone.
+        unsafe {
+            self.end_block
+                .launch(stream, [most as u32, 1, 1], &parameters)
+        }
+    }
+
+    /// Sums the squares of queries and of counted keys: see
+    /// [`lockstep_backend::Ops::square_sums`].
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn square_sums(
+        &self,
+        stream: &Stream,
+        qkv: &Floats,
+        shape: &AttentionShape,
+        counted: CountedKeys,
+        rows: Rows<'_>,
+        sums: &mut Floats,
+    ) -> Result<(), CudaError> {
+        let (most, width, dim) = (rows.most(), shape.qkv_width(), shape.head_dim);
+        qkv.expect(Element::F32, most * width, "qkv");
+        sums.expect(Element::F32, most * 2, "the sums of squares");
+        let parameters = SquareSums {
+            qkv: qkv.address(),
+            sums: sums.address(),
+            rows: rows.parameter(),
+            width: width as u32,
+            queries: (shape.heads * dim) as u32,
+            keys: (shape.kv_heads * dim) as u32,
+            head_dim: dim as u32,
+            first: counted.first as u32,
+            served: counted.served as u32,
+            group: counted.group as u32,
+            pad: 0,
+        };
+        // SAFETY: both have room for `most` rows.
+        unsafe {
+            self.square_sums
+                .launch(stream, [most as u32, 1, 1], &parameters)
+        }
+    }
+
+    /// Norms queries together and keys together: see [`lockstep_backend::Ops::whole_norm`].
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn whole_norm(
+        &self,
+        stream: &Stream,
+        qkv: &mut Floats,
+        shape: &AttentionShape,
+        sums: &Floats,
+        norms: &WholeNorms<'_, Buffer<f32>>,
+        rows: Rows<'_>,
+    ) -> Result<(), CudaError> {
+        let (most, width, dim) = (rows.most(), shape.qkv_width(), shape.head_dim);
+        qkv.expect(Element::F32, most * width, "qkv");
+        sums.expect(Element::F32, most * 2, "the sums of squares");
+        let columns = [shape.heads * dim, shape.kv_heads * dim];
+        let weights = [norms.queries, norms.keys].map(Buffer::len);
+        assert!(weights == columns, "a norm has a weight for each column");
+        let parameters = WholeNorm {
+            qkv: qkv.address(),
+            sums: sums.address(),
+            query_weight: norms.queries.address(),
+            key_weight: norms.keys.address(),
+            rows: rows.parameter(),
+            width: width as u32,
+            queries: columns[0] as u32,
+            keys: columns[1] as u32,
+            query_width: norms.widths[0] as f32,
+            key_width: norms.widths[1] as f32,
+            eps: norms.eps,
+        };
+        // SAFETY: all have room for `most` rows, and `qkv` is borrowed alone.
+        unsafe {
+            self.whole_norm
+                .launch(stream, [most as u32, 1, 1], &parameters)
+        }
+    }
+
+    /// `out = f(x)`; sums become operands.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn activate(
+        &self,
+        stream: &Stream,
+        x: &Floats,
+        activation: Activation,
+        width: usize,
+        rows: Rows<'_>,
+        out: &mut Floats,
+    ) -> Result<(), CudaError> {
+        let most = rows.most();
+        x.expect(Element::F32, most * width, "the activation's input");
+        out.expect(self.operand, most * width, "the activation's output");
+        let parameters = Activate {
+            x: x.address(),
+            out: out.address(),
+            rows: rows.parameter(),
+            width: width as u32,
+            activation: number_of(activation),
+        };
+        // SAFETY: both have room for `most` rows.
+        unsafe { self.activate.launch(stream, grid(most, width), &parameters) }
+    }
+
+    /// Divides logits, then bounds them.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn scale_logits(
+        &self,
+        stream: &Stream,
+        logits: &mut Floats,
+        scaling: LogitScaling,
+        width: usize,
+        rows: Rows<'_>,
+    ) -> Result<(), CudaError> {
+        let most = rows.most();
+        logits.expect(Element::F32, most * width, "logits");
+        let parameters = ScaleLogits {
+            logits: logits.address(),
+            rows: rows.parameter(),
+            width: width as u32,
+            divisor: scaling.divisor,
+            softcap: scaling.softcap.unwrap_or_default(),
+            pad: 0,
+        };
+        // SAFETY: the logits are borrowed alone.
+        unsafe {
+            self.scale_logits
+                .launch(stream, grid(most, width), &parameters)
+        }
+    }
+}
+
+/// Number of an activation in kernels, as `sums.cuh` has them.
+pub(crate) fn number_of(activation: Activation) -> u32 {
+    match activation {
+        Activation::Silu => 1,
+        Activation::GeluTanh => 2,
+    }
+}
+
+/// Grid of blocks: rows in x, columns in y.
+fn grid(rows: usize, columns: usize) -> [u32; 3] {
+    [rows as u32, blocks(columns, THREADS as usize), 1]
+}
