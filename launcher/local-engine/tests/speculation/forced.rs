@@ -126,19 +126,7 @@ fn forced_drafts_join_those_of_every_drafter() {
             (1, 1),
             Some(Policy::Restless),
         ),
-        (
-            Algorithm::Standalone,
-            Shape::TREE,
-            (2, 2),
-            Some(Policy::Restless),
-        ),
         (Algorithm::Ngram, Shape::TREE, (1, 1), None),
-        (
-            Algorithm::Ngram,
-            Shape::chain(6),
-            (2, 1),
-            Some(Policy::Goodput),
-        ),
         (Algorithm::JumpForward, Shape::chain(3), (2, 2), None),
     ];
     for (algorithm, shape, (tp, dp), policy) in cases {
