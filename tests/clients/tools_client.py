@@ -6,7 +6,8 @@
     python tests/clients/tools_client.py [--base-url http://127.0.0.1:8000]
 
 It needs a model that calls tools, which the demo model does not. The question asks for one call
-of `weather`; the model must make it by itself, since no call can be demanded.
+of `weather`; the model must make it by itself. Calls that are demanded, which any model makes, are the business
+of `tests/tests/e2e/held_calls.rs`.
 """
 
 import argparse

@@ -5,6 +5,7 @@
 
 mod cases;
 mod forced;
+mod gbnf;
 mod masks;
 mod reasoning;
 mod refusals;

@@ -18,6 +18,7 @@ mod faults;
 mod fronts;
 mod grpc;
 mod hang;
+mod held_calls;
 mod hub;
 mod keys;
 mod limits;

@@ -31,6 +31,12 @@ pub(in crate::http) struct ConstraintFields {
     pub json_schema: Option<Value>,
     /// SGLang's.
     pub regex: Option<String>,
+    /// vLLM's, older.
+    pub guided_grammar: Option<String>,
+    /// SGLang's.
+    pub ebnf: Option<String>,
+    /// llama.cpp's.
+    pub grammar: Option<String>,
 }
 
 impl ConstraintFields {
@@ -51,6 +57,9 @@ impl ConstraintFields {
             given(self.json_schema).map(|value| schema(name("json_schema"), &value).map(Some)),
             text(self.guided_regex).map(|text| Ok(Some(regex(name("guided_regex"), text)))),
             text(self.regex).map(|text| Ok(Some(regex(name("regex"), text)))),
+            text(self.guided_grammar).map(|text| grammar(name("guided_grammar"), &text).map(Some)),
+            text(self.ebnf).map(|text| grammar(name("ebnf"), &text).map(Some)),
+            text(self.grammar).map(|text| grammar(name("grammar"), &text).map(Some)),
             self.guided_choice
                 .filter(|list| !list.is_empty())
                 .map(|list| Ok(Some(choice(name("guided_choice"), &json!(list))))),
@@ -123,6 +132,17 @@ fn schema(param: Cow<'static, str>, value: &Value) -> ApiResult<ConstraintSpec> 
 
 fn regex(param: Cow<'static, str>, text: String) -> ConstraintSpec {
     ConstraintSpec::new(param, ConstraintKind::Regex, text)
+}
+
+/// Reads a grammar in GBNF or Lark.
+fn grammar(param: Cow<'static, str>, text: &str) -> ApiResult<ConstraintSpec> {
+    match lockstep_constraint::lark(text) {
+        Ok(lark) => Ok(ConstraintSpec::new(param, ConstraintKind::Lark, lark)),
+        Err(error) => {
+            let message = format!("Invalid grammar for '{param}': {error}.");
+            Err(ApiError::invalid(param, message))
+        }
+    }
 }
 
 fn choice(param: Cow<'static, str>, list: &Value) -> ConstraintSpec {
@@ -204,10 +224,11 @@ fn structured_outputs(value: &Value) -> ApiResult<Option<ConstraintSpec>> {
         match (name.as_str(), value) {
             ("json", value) => found.push(schema(param(), value)?),
             ("regex", Value::String(text)) => found.push(regex(param(), text.clone())),
+            ("grammar", Value::String(text)) => found.push(grammar(param(), text)?),
             ("choice", Value::Array(_)) => found.push(choice(param(), value)),
             ("json_object", Value::Bool(true)) => found.push(object(param())),
             ("disable_any_whitespace", Value::Bool(true)) => whitespace = Whitespace::Compact,
-            ("regex" | "choice" | "json_object" | "disable_any_whitespace", _) => {
+            ("regex" | "grammar" | "choice" | "json_object" | "disable_any_whitespace", _) => {
                 return Err(invalid(param(), "it has another type than it should"));
             }
             _ => {
@@ -215,7 +236,7 @@ fn structured_outputs(value: &Value) -> ApiResult<Option<ConstraintSpec>> {
                     param(),
                     format!(
                         "'{PARAM}.{name}' is not supported by this version; use 'json', 'regex', \
-                         'choice' or 'json_object'."
+                         'choice', 'grammar' or 'json_object'."
                     ),
                 ));
             }
@@ -228,7 +249,7 @@ fn structured_outputs(value: &Value) -> ApiResult<Option<ConstraintSpec>> {
             .map(|spec| ConstraintSpec { whitespace, ..spec })),
         _ => Err(invalid(
             PARAM,
-            "expected exactly one of 'json', 'regex', 'choice' and 'json_object'",
+            "expected exactly one of 'json', 'regex', 'choice', 'grammar' and 'json_object'",
         )),
     }
 }
@@ -298,6 +319,12 @@ mod tests {
                 ConstraintKind::Regex,
                 "a+".to_owned(),
             ),
+            (
+                outputs(json!({"grammar": "start: \"a\""})),
+                "structured_outputs.grammar",
+                ConstraintKind::Lark,
+                "start: \"a\"".to_owned(),
+            ),
         ] {
             let wanted = (param.to_owned(), kind, text);
             assert_eq!(read(fields), Ok(Some(wanted)));
@@ -334,7 +361,7 @@ mod tests {
                 "structured_outputs",
             ),
             (
-                outputs(json!({"grammar": "a"})),
+                outputs(json!({"grammar": "root ::= a"})),
                 "structured_outputs.grammar",
             ),
             (outputs(json!({"json": 5})), "structured_outputs.json"),

@@ -146,7 +146,7 @@ fn constraints() -> Vec<Row> {
             json!({"regex": "a", "ignore_eos": true}),
             invalid("ignore_eos"),
         ),
-        (json!({"grammar": "root ::= x"}), unsupported("grammar")),
+        (json!({"grammar": "root ::= x"}), invalid("grammar")),
         (
             json!({"structured_outputs": {"json": {}, "regex": "a"}}),
             invalid("structured_outputs"),
@@ -371,7 +371,7 @@ fn others() -> Vec<(&'static str, Value, Expected)> {
         (
             "/generate",
             text(json!({"ebnf": "root ::= x"})),
-            unsupported("sampling_params.ebnf"),
+            invalid("sampling_params.ebnf"),
         ),
         (
             "/generate",

@@ -214,6 +214,7 @@ fn sampling(mut params: SamplingFields, spec: &mut GenerateSpec) -> ApiResult<()
     let constraint = ConstraintFields {
         json_schema: params.json_schema.take(),
         regex: params.regex.take(),
+        ebnf: params.ebnf.take(),
         ..ConstraintFields::default()
     };
     spec.constraint = constraint.spec("sampling_params.")?;

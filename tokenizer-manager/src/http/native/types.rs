@@ -53,6 +53,7 @@ with_sampling_fields! {
         pub sampling_seed: Option<Seed>,
         pub json_schema: Option<Value>,
         pub regex: Option<String>,
+        pub ebnf: Option<String>,
     }
     min_tokens: min_new_tokens
 }

@@ -42,6 +42,9 @@ macro_rules! openai_request {
                 pub guided_choice: Option<Vec<String>>,
                 pub json_schema: Option<serde_json::Value>,
                 pub regex: Option<String>,
+                pub guided_grammar: Option<String>,
+                pub ebnf: Option<String>,
+                pub grammar: Option<String>,
             }
             min_tokens: min_tokens
         }
@@ -66,6 +69,9 @@ macro_rules! openai_request {
                     guided_choice: self.guided_choice.take(),
                     json_schema: self.json_schema.take(),
                     regex: self.regex.take(),
+                    guided_grammar: self.guided_grammar.take(),
+                    ebnf: self.ebnf.take(),
+                    grammar: self.grammar.take(),
                 };
                 spec.constraint = constraint.spec("")?;
                 Ok(())

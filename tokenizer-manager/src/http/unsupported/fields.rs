@@ -23,10 +23,11 @@ pub(super) struct Field {
 }
 
 const LEAVE_OUT: &str = "leave it out";
-const IN_PARAMS: &str = "use 'sampling_params.json_schema' or 'sampling_params.regex'";
+const IN_PARAMS: &str =
+    "use 'sampling_params.json_schema', 'sampling_params.regex' or 'sampling_params.ebnf'";
 const OWN_FORMAT: &str =
     "use 'text.format' of /v1/responses or 'output_config.format' of /v1/messages";
-const NO_GRAMMAR: &str = "use a JSON schema or a regular expression";
+const NO_TAGS: &str = "use a JSON schema, a regular expression or a grammar";
 const STATELESS: &str = "nothing is stored here, so send the whole conversation in 'input'";
 
 const fn field(name: &'static str, routes: Routes) -> Field {
@@ -70,10 +71,13 @@ pub(super) const FIELDS: &[Field] = &[
     instead("output_format", MESSAGES, OWN_FORMAT),
     instead("json_schema", CONVERSATIONS, OWN_FORMAT),
     instead("regex", CONVERSATIONS, OWN_FORMAT),
-    instead("guided_grammar", ALL, NO_GRAMMAR),
-    instead("ebnf", ALL, NO_GRAMMAR),
-    instead("grammar", ALL, NO_GRAMMAR),
-    instead("structural_tag", ALL, NO_GRAMMAR),
+    instead("guided_grammar", NATIVE, IN_PARAMS),
+    instead("grammar", NATIVE, IN_PARAMS),
+    instead("ebnf", GENERATE, IN_PARAMS),
+    instead("guided_grammar", CONVERSATIONS, OWN_FORMAT),
+    instead("grammar", CONVERSATIONS, OWN_FORMAT),
+    instead("ebnf", CONVERSATIONS, OWN_FORMAT),
+    instead("structural_tag", ALL, NO_TAGS),
     field("guided_whitespace_pattern", ALL),
     // Adapters.
     field("lora_path", ALL),

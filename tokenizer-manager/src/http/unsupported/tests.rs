@@ -67,8 +67,8 @@ fn sampling_params_are_looked_into() {
             Some("sampling_params.grammar"),
         ),
         (
-            params(json!([{}, {"ebnf": "x"}])),
-            Some("sampling_params.ebnf"),
+            params(json!([{}, {"guided_grammar": "x"}])),
+            Some("sampling_params.guided_grammar"),
         ),
         (
             params(json!({"temprature": null})),

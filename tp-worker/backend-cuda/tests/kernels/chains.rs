@@ -68,7 +68,7 @@ fn chain(
         between()?;
         products.run(stream, operands(&normed, &second), &mut sums)?;
         between()?;
-        operations.silu_mul(stream, &sums, WIDTH / 2, all, &mut gates)?;
+        operations.gate(stream, &sums, Activation::Silu, WIDTH / 2, all, &mut gates)?;
         between()
     };
     run().expect("launches");
