@@ -6,13 +6,14 @@
 //! difference is reported, because there should be none.
 
 pub(crate) mod candidates;
+mod constraint;
 pub(crate) mod engines;
 pub(crate) mod prompts;
 mod run_engines;
 mod tables;
 pub(crate) mod tally;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs, SpeculationArgs};
@@ -57,6 +58,10 @@ pub struct Args {
     /// chat [default: 20 domains of the demo model].
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
+    /// File of a JSON schema: each domain is also asked for answers in it, as a domain of its
+    /// own named `DOMAIN as JSON`.
+    #[arg(long, value_name = "FILE")]
+    json_schema: Option<PathBuf>,
     /// Only these domains.
     #[arg(long, value_delimiter = ',')]
     domains: Vec<String>,
@@ -108,12 +113,7 @@ fn report(
     args.model.model_path = Some(model.clone());
     let named = candidates::named(&args.speculation);
     let candidates = candidates::choose(&args.algorithms, named, &model)?;
-    let wanted = Wanted {
-        file: args.prompts.as_deref(),
-        domains: &args.domains,
-        per_domain: args.per_domain,
-    };
-    let prompts = Prompts::load(wanted, &model)?;
+    let prompts = load_prompts(&args, &model)?;
     let plain = engines::plain(&args, &prompts)?;
     let threads = plain.parallel.tp_size * plain.parallel.threads_per_rank;
     let limits = || roofline::measure(plain.device, threads, plain.isa.as_deref(), bytes);
@@ -156,6 +156,20 @@ fn report(
         None => report.note("limits", "not measured on this device"),
     }
     Ok(report)
+}
+
+/// Loads the prompts that are asked for, with their constrained twins.
+fn load_prompts(args: &Args, model: &Path) -> anyhow::Result<Prompts> {
+    let wanted = Wanted {
+        file: args.prompts.as_deref(),
+        domains: &args.domains,
+        per_domain: args.per_domain,
+    };
+    let mut prompts = Prompts::load(wanted, model)?;
+    if let Some(file) = &args.json_schema {
+        prompts.constrain(constraint::read(file, model)?);
+    }
+    Ok(prompts)
 }
 
 /// Notes the amount of work that was asked for.

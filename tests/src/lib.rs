@@ -15,6 +15,7 @@ pub mod ports;
 pub mod processes;
 pub mod raw;
 pub mod row;
+pub mod schemas;
 pub mod server;
 pub mod sockets;
 pub mod sse;

@@ -1,10 +1,10 @@
 //! Prompts by domain, as token ids of the model.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use anyhow::Context as _;
 use lockstep_text::{ChatRequest, ChatTemplate, TemplateOptions, Tokenizer};
-use lockstep_types::ConfigError;
+use lockstep_types::{ConfigError, constraint::Constraint};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -34,6 +34,8 @@ pub struct Domain {
     pub name: String,
     /// Token ids of each prompt.
     pub prompts: Vec<Vec<u32>>,
+    /// Language of the answers; `None` = any text.
+    pub constraint: Option<Arc<Constraint>>,
 }
 
 #[derive(Deserialize)]
@@ -90,6 +92,7 @@ impl Prompts {
                 domains.push(Domain {
                     name: name.clone(),
                     prompts: Vec::new(),
+                    constraint: None,
                 });
                 domains.len() - 1
             });
@@ -112,6 +115,20 @@ impl Prompts {
         }
         require!(!domains.is_empty(), "{source} has no prompt");
         Ok(Self { domains, source })
+    }
+
+    /// Adds a twin of each domain, right behind it, whose answers are held to `constraint`.
+    pub fn constrain(&mut self, constraint: Arc<Constraint>) {
+        let domains = std::mem::take(&mut self.domains).into_iter();
+        let both = |domain: Domain| {
+            let twin = Domain {
+                name: format!("{} as JSON", domain.name),
+                prompts: domain.prompts.clone(),
+                constraint: Some(constraint.clone()),
+            };
+            [domain, twin]
+        };
+        self.domains = domains.flat_map(both).collect();
     }
 
     /// The domains, in the file's order, each with at least one prompt.
@@ -183,6 +200,7 @@ mod tests {
         let domain = Domain {
             name: "a".into(),
             prompts: (0..5).map(|id| vec![id]).collect(),
+            constraint: None,
         };
         let ids = |size| -> Vec<Vec<u32>> {
             let batches = domain.batches(size);

@@ -5,11 +5,16 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use lockstep_local_engine::LocalEngine;
+use lockstep_types::generation::GenerationParams;
 use lockstep_types::request::Request;
 use lockstep_types::sampling::SamplingParams;
 
 use super::tally::{Cell, Run, Runner, Tally, merge};
-use super::{Args, engines::Engines, prompts::Prompts};
+use super::{
+    Args,
+    engines::Engines,
+    prompts::{Domain, Prompts},
+};
 use crate::report::progress;
 
 /// Runs everything that the arguments ask for.
@@ -36,7 +41,7 @@ pub fn all(
                 for batch in domain.batches(size) {
                     let requests: Vec<Request> = batch
                         .iter()
-                        .map(|ids| request(ids, args.max_tokens))
+                        .map(|ids| request(ids, domain, args.max_tokens))
                         .collect();
                     let mut runs = Vec::with_capacity(runners.len());
                     for at in 0..runners.len() {
@@ -92,14 +97,21 @@ impl Runner {
 /// Touches memory that later runs find in place.
 fn warm_up(args: &Args, prompts: &Prompts, engines: &mut Engines) -> anyhow::Result<()> {
     let size = args.batch.iter().copied().max().unwrap_or(1);
-    let batch = prompts.domains()[0].batches(size).remove(0);
-    let requests: Vec<Request> = batch
+    // The first of those that are constrained too: its grammar is compiled here.
+    let constrained = prompts
+        .domains()
         .iter()
-        .map(|ids| request(ids, args.max_tokens))
-        .collect();
-    run(engines.plain(), &requests)?;
-    for (_, engine) in engines.drafting() {
-        run(engine, &requests)?;
+        .find(|own| own.constraint.is_some());
+    for domain in prompts.domains().iter().take(1).chain(constrained) {
+        let batch = domain.batches(size).remove(0);
+        let requests: Vec<Request> = batch
+            .iter()
+            .map(|ids| request(ids, domain, args.max_tokens))
+            .collect();
+        run(engines.plain(), &requests)?;
+        for (_, engine) in engines.drafting() {
+            run(engine, &requests)?;
+        }
     }
     Ok(())
 }
@@ -162,9 +174,12 @@ fn run(engine: &mut LocalEngine, requests: &[Request]) -> anyhow::Result<Run> {
     Ok(run)
 }
 
-fn request(ids: &[u32], max_tokens: u32) -> Request {
+fn request(ids: &[u32], domain: &Domain, max_tokens: u32) -> Request {
     Request {
-        generation: SamplingParams::greedy().into(),
+        generation: GenerationParams {
+            constraint: domain.constraint.clone(),
+            ..SamplingParams::greedy().into()
+        },
         ..Request::new(ids.to_vec(), max_tokens)
     }
 }

@@ -1,4 +1,3 @@
-use std::path::Path;
 use std::time::Duration;
 
 use lockstep_types::request::SpeculationUsage;
@@ -54,6 +53,46 @@ fn the_demo_family_is_measured() -> anyhow::Result<()> {
     assert_eq!(best.len(), 8);
     let limits = &report["tables"]["Limits of this machine, before and after the run"];
     assert_eq!(limits[0]["limit"], "memory read");
+    Ok(())
+}
+
+/// Answers are JSON beside plain text, with drafts and without.
+#[test]
+fn answers_in_json_are_measured_beside_text() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (good, bad) = (folder.path().join("good"), folder.path().join("bad"));
+    std::fs::write(
+        &good,
+        r#"{"type": "array", "items": {"type": "boolean"}, "maxItems": 9}"#,
+    )?;
+    std::fs::write(&bad, r#"{"uniqueItems": true}"#)?;
+    let line = |schema: &Path| {
+        args(&format!(
+            "--model-path {MODELS}/lockstep-demo-7m --tp-size 1 --threads-per-rank 1 \
+             --algorithms ngram --steps 3 --domains weather --per-domain 1 --max-tokens 24 \
+             --json-schema {}",
+            schema.display()
+        ))
+    };
+    let measured = report(line(&good)?, no_demo, &Registry::builtin(), 1 << 20)?.to_json();
+    let different = "answers that differ from those without speculation";
+    assert_eq!(measured["notes"][different], 0);
+    let rows = measured["rows"].as_array().context("rows")?;
+    let domains: Vec<_> = rows.iter().map(|row| row["domain"].clone()).collect();
+    let [text, constrained] = ["weather", "weather as JSON"].map(|name| json!(name));
+    assert_eq!(
+        domains,
+        [&text, &text, &constrained, &constrained].map(Clone::clone)
+    );
+    let refused = report(line(&bad)?, no_demo, &Registry::builtin(), 1 << 20);
+    let refused = format!(
+        "{:#}",
+        refused.err().context("a keyword that is not obeyed")?
+    );
+    assert!(
+        refused.contains("uniqueItems") && refused.contains("--json-schema"),
+        "{refused}"
+    );
     Ok(())
 }
 

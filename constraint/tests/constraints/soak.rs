@@ -29,6 +29,9 @@ fn memory_stays_flat_over_thousands_of_constraints() {
         if at == WARM {
             before = resident();
         }
+        if at % 1000 == 0 {
+            println!("{at} constraints: {} MiB", resident() >> 20);
+        }
         let own = json!({"type": "object", "properties": {
             format!("name{at}"): {"type": "string", "maxLength": 1 + at % 50},
             "kind": {"enum": ["a", "b", format!("c{at}")]},
@@ -45,9 +48,6 @@ fn memory_stays_flat_over_thousands_of_constraints() {
         };
         let mut output = matcher(&constraint);
         lockstep_sampling::TokenConstraint::allowed(&mut output).unwrap();
-        if at % 1000 == 999 {
-            println!("{} constraints: {} MiB", at + 1, resident() >> 20);
-        }
     }
     let after = resident();
     println!("{WARM}: {} MiB, {ALL}: {} MiB", before >> 20, after >> 20);

@@ -30,10 +30,8 @@ pub fn in_order(root: &Value, schema: &Value, instance: &Value) -> Value {
             listed(root, schema, &mut names, 0);
             let below = |name: &str, value| {
                 let own = names.iter().find(|(known, _)| known == name);
-                own.map_or_else(
-                    || Value::clone(value),
-                    |(_, own)| in_order(root, own, value),
-                )
+                let own = own.map(|(_, own)| own).or_else(|| others(schema));
+                own.map_or_else(|| Value::clone(value), |own| in_order(root, own, value))
             };
             let known = names
                 .iter()
@@ -44,7 +42,7 @@ pub fn in_order(root: &Value, schema: &Value, instance: &Value) -> Value {
             for (name, value) in fields {
                 ordered
                     .entry(name.clone())
-                    .or_insert_with(|| Value::clone(value));
+                    .or_insert_with(|| below(name, value));
             }
             Value::Object(ordered)
         }
@@ -57,6 +55,13 @@ pub fn in_order(root: &Value, schema: &Value, instance: &Value) -> Value {
         }
         plain => plain.clone(),
     }
+}
+
+/// Returns the schema of properties that have no name of their own, as far as there is one.
+fn others(schema: &Value) -> Option<&Value> {
+    let patterns = schema["patternProperties"].as_object();
+    let first = patterns.and_then(|patterns| patterns.values().next());
+    first.or_else(|| schema.get("additionalProperties"))
 }
 
 /// Follows a reference into the schema itself.

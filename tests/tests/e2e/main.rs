@@ -29,6 +29,7 @@ mod model_folders;
 mod native;
 mod nodes;
 mod operators;
+mod random_schemas;
 mod ranks;
 mod sglang;
 mod start;

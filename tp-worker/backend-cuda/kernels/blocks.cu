@@ -33,6 +33,7 @@ struct EndBlock {
 // residual += norm(delta), then out = norm(residual). Every thread keeps to its own columns, so
 // a row's bits depend on nothing but the row.
 extern "C" __global__ void __launch_bounds__(THREADS) end_block(EndBlock a) {
+    begin_after_predecessors();
     if (blockIdx.x >= rows_of(a.rows)) return;
     const size_t row = (size_t)blockIdx.x * a.width;
     const float width = (float)a.width;
@@ -86,6 +87,7 @@ struct SquareSums {
 };
 // sums = [Σ q², Σ k²], of the key heads that count.
 extern "C" __global__ void __launch_bounds__(THREADS) square_sums(SquareSums a) {
+    begin_after_predecessors();
     if (blockIdx.x >= rows_of(a.rows)) return;
     const float* x = a.qkv + (size_t)blockIdx.x * a.width;
     float queries = 0, keys = 0;
@@ -113,6 +115,7 @@ struct WholeNorm {
 };
 // Norms queries together, and keys together.
 extern "C" __global__ void __launch_bounds__(THREADS) whole_norm(WholeNorm a) {
+    begin_after_predecessors();
     if (blockIdx.x >= rows_of(a.rows)) return;
     float* x = a.qkv + (size_t)blockIdx.x * a.width;
     const float* sums = a.sums + 2 * blockIdx.x;
@@ -130,6 +133,7 @@ struct Activate {
 };
 // out = f(x). Grid: (most rows, columns / 256).
 extern "C" __global__ void __launch_bounds__(THREADS) activate(Activate a) {
+    begin_after_predecessors();
     const unsigned column = blockIdx.y * THREADS + threadIdx.x;
     if (blockIdx.x >= rows_of(a.rows) || column >= a.width) return;
     const size_t at = (size_t)blockIdx.x * a.width + column;
@@ -146,6 +150,7 @@ struct ScaleLogits {
 };
 // Divides logits, then bounds them. Grid: (most rows, columns / 256).
 extern "C" __global__ void __launch_bounds__(THREADS) scale_logits(ScaleLogits a) {
+    begin_after_predecessors();
     const unsigned column = blockIdx.y * THREADS + threadIdx.x;
     if (blockIdx.x >= rows_of(a.rows) || column >= a.width) return;
     float& logit = a.logits[(size_t)blockIdx.x * a.width + column];

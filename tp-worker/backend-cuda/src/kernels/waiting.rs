@@ -2,8 +2,9 @@
 
 /// Kernels whose blocks all call `griddepcontrol_wait`, in alphabetical order. Before the wait
 /// they read only what no pass writes, and write nothing.
-const WAITING: [&str; 34] = [
+const WAITING: [&str; 39] = [
     "accept",
+    "activate",
     "attend",
     "attend_wide",
     "attention_merge",
@@ -21,6 +22,7 @@ const WAITING: [&str; 34] = [
     "copy_rows_4",
     "embed",
     "empty",
+    "end_block",
     "follow",
     "join_columns",
     "product_16",
@@ -32,11 +34,14 @@ const WAITING: [&str; 34] = [
     "rotate_and_store",
     "rows_to_bf16",
     "rows_to_f32",
+    "scale_logits",
     "silu_mul",
+    "square_sums",
     "sum_up",
     "tree_branch",
     "tree_grow",
     "tree_parents",
+    "whole_norm",
 ];
 
 /// Returns true if the kernel `name` waits for earlier work by itself.

@@ -1,6 +1,7 @@
 //! Kernels behind kernels, which begin before those have ended where the device lets them.
 
 use lockstep_backend_cuda::{CudaError, Element, Operands, Product, Products, Rows, RowwiseOps};
+use lockstep_types::Activation;
 
 use crate::faults::child;
 use crate::support::{ELEMENTS, Gpu, Noise, SEEDS};
