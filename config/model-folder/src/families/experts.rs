@@ -86,6 +86,7 @@ mod tests {
                 None
             }
             Mlp::Experts(spec) => Some((spec.count, spec.active, spec.width, spec.renormalized)),
+            Mlp::Plain(_) => panic!("no MLP of these families"),
         });
         experts.collect()
     }
