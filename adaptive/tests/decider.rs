@@ -226,6 +226,8 @@ proptest! {
                     decodes: 0,
                     at_risk: [0; POSITIONS],
                     accepted: [0; POSITIONS],
+                    forced_rows: 0,
+                    forced_accepted: 0,
                     ..row.seen
                 };
                 let same = Row { decodes: 0, joined: 0, unfinished: 0, seen: counts, ..*row };

@@ -102,6 +102,7 @@ fn the_documented_examples_are_good_configurations() {
         ("EAGLE", 1),
         ("STANDALONE", 1),
         ("NGRAM", 1),
+        ("JUMP_FORWARD", 1),
         ("EAGLE3", 4),
     ];
     let expected = expected.map(|(name, topk)| (name.to_owned(), topk));
