@@ -21,12 +21,16 @@ struct Begun {
 // Threads for early blocks, while no block has them. A module runs one launch at a time.
 inline std::vector<Kept*> spare;
 
-// Threads that the sanitizer knows nothing of: what others of their number did before is no
-// order.
 inline Kept* take_spare() {
     if (spare.empty()) return new Kept;
     Kept* kept = spare.back();
     spare.pop_back();
+    return kept;
+}
+
+// Keeps threads for later. The sanitizer forgets them: it has room for some thousand, and what
+// others of their number did before is no order.
+inline void give_spare(Kept* kept) {
 #ifdef CUDA_ON_HOST_TSAN
     Fiber host;
     host.tsan = __tsan_get_current_fiber();
@@ -39,7 +43,7 @@ inline Kept* take_spare() {
     leaving = {};
     kept->ready = 0;
 #endif
-    return kept;
+    spare.push_back(kept);
 }
 
 CUDA_ON_HOST_UNCHECKED inline void copy_unchecked(unsigned char* to, const unsigned char* from, size_t bytes) {
@@ -63,7 +67,7 @@ inline void abandon(Begun* begun) {
     Own own;
     for (auto& e : begun->blocks) {
         if (e->b.held > 0) e->kept->ready = 0;  // its threads wait for ever
-        spare.push_back(e->kept);
+        give_spare(e->kept);
     }
     delete begun;
 }
@@ -86,7 +90,7 @@ inline Begun* begin(const char* kernel, void (*body)(void**), const Asked& asked
         e->at = e->b.below(blocks_of(asked));
         const auto taken = [&](const auto& other) { return other->at == e->at; };
         if (std::any_of(begun->blocks.begin(), begun->blocks.end(), taken)) {
-            spare.push_back(e->kept);
+            give_spare(e->kept);
             continue;
         }
         take_threads(e->b, *e->kept);

@@ -108,11 +108,14 @@ pub(crate) fn settle(context: Handle) {
     }
 }
 
+/// A stream, the item that it goes on with, and what has begun of that before its turn.
+type Taken = (Handle, Item, Option<Box<dyn Begun>>);
+
 /// Takes an item of one of the streams that can go on.
 ///
 /// These are the streams that the goal needs, and the streams that the calling thread used
 /// last. Streams of other threads may wait for something that this thread still has to do.
-fn next(world: &mut World, goal: Goal) -> Option<(Handle, Item, Option<Box<dyn Begun>>)> {
+fn next(world: &mut World, goal: Goal) -> Option<Taken> {
     let needed = needed(world, goal);
     let me = thread();
     let ready = |(handle, at): &(&Handle, &Stream)| {

@@ -19,7 +19,7 @@ fn silu(x: f32) -> f32 {
 /// which is `x · σ(2u)` for the argument `u` of the tanh.
 #[inline(always)]
 fn gelu_tanh(x: f32) -> f32 {
-    const TWICE_ROOT: f32 = 1.595_769_1;
+    const TWICE_ROOT: f32 = 1.595_769;
     x / (1.0 + exp(-TWICE_ROOT * (x + 0.044_715 * x * x * x)))
 }
 

@@ -207,7 +207,8 @@ fn enumerated(
     let has_mark = style.without.iter().any(|at| text.contains(lark.text(*at)));
     let is_trimmed =
         style.trims && style.around.is_empty() && (text.starts_with('\n') || text.ends_with('\n'));
-    let is_text = kinds.is_string() || kinds.json(text) == Value::from(text).to_string();
+    let quoted = Value::from(text).to_string();
+    let is_text = kinds.is_string() || kinds.json(text) == quoted;
     if has_mark || is_trimmed || !is_text {
         return Err(Unwritable {
             keyword: Some("enum".to_owned()),
