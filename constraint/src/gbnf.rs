@@ -8,19 +8,26 @@ mod parse;
 
 use std::collections::BTreeMap;
 
-use crate::ConstraintError;
+use lockstep_types::constraint::CONSTRAINT_BYTES;
+
+use crate::{ConstraintError, bounds};
 use parse::{Grammar, Node};
 
 /// Rule with which a grammar begins.
 const ROOT: &str = "root";
-/// Most bytes of the translation: rules that are terminals are copied into each other.
-const MOST_BYTES: usize = 256 << 10;
+/// Most bytes that are copied to translate a grammar: rules that are terminals are copied into each
+/// other.
+const MOST_COPIED: usize = 16 << 20;
+/// Deepest nesting of parts, through all rules that are terminals.
+const DEEPEST: usize = 256;
 
 /// Returns a grammar as Lark. One that has no `::=` is returned as it is.
 ///
 /// # Errors
-/// [`ConstraintError::Refused`], with the line at fault.
+/// [`ConstraintError::Refused`], with the line at fault; for a text or a translation of more than
+/// [`CONSTRAINT_BYTES`] bytes too.
 pub fn lark(text: &str) -> Result<String, ConstraintError> {
+    bounds::length(text)?;
     if !text.contains("::=") {
         return Ok(text.to_owned());
     }
@@ -32,19 +39,24 @@ pub fn lark(text: &str) -> Result<String, ConstraintError> {
     let mut writer = Writer {
         grammar: &grammar,
         names: BTreeMap::new(),
+        unwritten: Vec::new(),
         regular: BTreeMap::new(),
         rules: String::new(),
+        copied: 0,
+        depth: 0,
     };
     let start = match writer.regex_of(ROOT)? {
-        Some(regex) => writer.terminal(&regex),
-        None => writer.name(ROOT).clone(),
+        Some(regex) => writer.terminal(&regex)?,
+        None => writer.name(ROOT),
     };
-    while let Some((rule, name)) = writer.unwritten() {
+    while let Some((rule, name)) = writer.unwritten.pop() {
         let body = writer.node(&grammar.rules[&rule])?;
+        writer.check_size(body.len())?;
         writer.rules.push_str(&format!("{name}: {body}\n"));
-        writer.check_size(0)?;
     }
-    Ok(format!("start: {start}\n{}", writer.rules))
+    writer.rules.insert_str(0, &format!("start: {start}\n"));
+    writer.check_size(0)?;
+    Ok(writer.rules)
 }
 
 /// The form of a rule that is a terminal.
@@ -58,46 +70,77 @@ enum Regular {
 
 struct Writer<'a> {
     grammar: &'a Grammar,
-    /// Lark's name of each rule that is used, and whether it is written.
-    names: BTreeMap<String, (String, bool)>,
+    /// Lark's name of each rule that is used.
+    names: BTreeMap<String, String>,
+    /// Rules that are used and not yet written, with their names.
+    unwritten: Vec<(String, String)>,
     regular: BTreeMap<String, Regular>,
     rules: String,
+    copied: usize,
+    depth: usize,
 }
 
 impl Writer<'_> {
     /// Returns a rule's name in Lark.
-    fn name(&mut self, rule: &str) -> &String {
+    fn name(&mut self, rule: &str) -> String {
+        if let Some(name) = self.names.get(rule) {
+            return name.clone();
+        }
         let name = format!("r{}", self.names.len());
-        let entry = self.names.entry(rule.to_owned());
-        &entry.or_insert((name, false)).0
+        self.unwritten.push((rule.to_owned(), name.clone()));
+        self.names.insert(rule.to_owned(), name.clone());
+        name
     }
 
-    fn unwritten(&mut self) -> Option<(String, String)> {
-        let (rule, (name, written)) = self.names.iter_mut().find(|(_, (_, written))| !written)?;
-        *written = true;
-        Some((rule.clone(), name.clone()))
-    }
-
+    /// Refuses a translation with so many bytes more than are written.
     fn check_size(&self, more: usize) -> Result<(), ConstraintError> {
-        match self.rules.len() + more > MOST_BYTES {
+        let grows = self.rules.len() + more > CONSTRAINT_BYTES || self.copied > MOST_COPIED;
+        match grows {
             true => Err(ConstraintError::refused(format!(
-                "it becomes longer than {MOST_BYTES} bytes; use fewer rules inside of others"
+                "its translation to Lark grows to more than {CONSTRAINT_BYTES} bytes; use fewer \
+                 rules inside of others"
             ))),
             false => Ok(()),
         }
+    }
+
+    /// Counts a copy of so many bytes as a part of the translation.
+    fn copies(&mut self, bytes: usize) -> Result<(), ConstraintError> {
+        self.copied += bytes;
+        self.check_size(bytes)
+    }
+
+    /// Translates a part that lies inside another.
+    fn deeper<T>(
+        &mut self,
+        translate: impl FnOnce(&mut Self) -> Result<T, ConstraintError>,
+    ) -> Result<T, ConstraintError> {
+        if self.depth == DEEPEST {
+            return Err(ConstraintError::refused(format!(
+                "its rules and groups nest deeper than {DEEPEST}; put fewer inside of others"
+            )));
+        }
+        self.depth += 1;
+        let translated = translate(self);
+        self.depth -= 1;
+        translated
     }
 
     /// Returns the regular expression of a rule; `None` if it refers to itself.
     fn regex_of(&mut self, rule: &str) -> Result<Option<String>, ConstraintError> {
         match self.regular.get(rule) {
             Some(Regular::Open | Regular::IsNot) => return Ok(None),
-            Some(Regular::Is(regex)) => return Ok(Some(regex.clone())),
+            Some(Regular::Is(regex)) => {
+                let regex = regex.clone();
+                self.copies(regex.len())?;
+                return Ok(Some(regex));
+            }
             None => {}
         }
         self.regular.insert(rule.to_owned(), Regular::Open);
         let grammar = self.grammar;
         let regex = self.regex(&grammar.rules[rule])?;
-        self.check_size(regex.as_ref().map_or(0, String::len))?;
+        self.copies(regex.as_ref().map_or(0, String::len))?;
         let known = regex.clone().map_or(Regular::IsNot, Regular::Is);
         self.regular.insert(rule.to_owned(), known);
         Ok(regex)
@@ -107,7 +150,7 @@ impl Writer<'_> {
         Ok(match node {
             Node::Text(text) => Some(text.chars().map(escaped).collect()),
             Node::Class(class) => Some(class.clone()),
-            Node::Rule(rule) => self.regex_of(rule)?,
+            Node::Rule(rule) => self.deeper(|writer| writer.regex_of(rule))?,
             Node::Sequence(nodes) => self.regexes(nodes)?.map(|parts| parts.concat()),
             Node::Choice(nodes) => {
                 let parts = self.regexes(nodes)?;
@@ -115,20 +158,23 @@ impl Writer<'_> {
             }
             Node::Repeat(node, least, most) => {
                 let times = times(*least, *most);
-                self.regex(node)?.map(|part| format!("({part}){times}"))
+                let part = self.deeper(|writer| writer.regex(node))?;
+                part.map(|part| format!("({part}){times}"))
             }
         })
     }
 
     fn regexes(&mut self, nodes: &[Node]) -> Result<Option<Vec<String>>, ConstraintError> {
-        let mut parts = Vec::with_capacity(nodes.len());
+        let (mut parts, mut bytes) = (Vec::new(), 0);
         for node in nodes {
-            let Some(part) = self.regex(node)? else {
+            let Some(part) = self.deeper(|writer| writer.regex(node))? else {
                 return Ok(None);
             };
+            bytes += part.len();
+            self.check_size(bytes)?;
             parts.push(part);
         }
-        self.check_size(parts.iter().map(String::len).sum())?;
+        self.copies(bytes)?;
         Ok(Some(parts))
     }
 
@@ -141,34 +187,45 @@ impl Writer<'_> {
                 format!("/{}/", regex.unwrap_or_default())
             }
             Node::Rule(rule) => match self.regex_of(rule)? {
-                Some(regex) => self.terminal(&regex),
-                None => self.name(rule).clone(),
+                Some(regex) => self.terminal(&regex)?,
+                None => self.name(rule),
             },
             Node::Sequence(nodes) if nodes.is_empty() => "\"\"".to_owned(),
-            Node::Sequence(nodes) => {
-                let parts: Result<Vec<_>, _> = nodes.iter().map(|node| self.node(node)).collect();
-                parts?.join(" ")
+            Node::Sequence(nodes) => self.nodes(nodes, " ")?,
+            Node::Choice(nodes) => format!("({})", self.nodes(nodes, " | ")?),
+            Node::Repeat(node, least, most) => {
+                let times = times(*least, *most);
+                match self.deeper(|writer| writer.regex(node))? {
+                    Some(regex) => self.terminal(&format!("({regex}){times}"))?,
+                    None => format!("({}){times}", self.deeper(|writer| writer.node(node))?),
+                }
             }
-            Node::Choice(nodes) => {
-                let parts: Result<Vec<_>, _> = nodes.iter().map(|node| self.node(node)).collect();
-                format!("({})", parts?.join(" | "))
-            }
-            Node::Repeat(node, least, most) => match self.regex(node)? {
-                Some(regex) => self.terminal(&format!("({regex}){}", times(*least, *most))),
-                None => format!("({}){}", self.node(node)?, times(*least, *most)),
-            },
         })
     }
 
+    /// Returns the expressions of nodes with this text between them.
+    fn nodes(&mut self, nodes: &[Node], between: &str) -> Result<String, ConstraintError> {
+        let mut all = String::new();
+        for (at, node) in nodes.iter().enumerate() {
+            if at > 0 {
+                all.push_str(between);
+            }
+            all.push_str(&self.deeper(|writer| writer.node(node))?);
+            self.check_size(all.len())?;
+        }
+        Ok(all)
+    }
+
     /// Returns the expression of a regular expression. A terminal matches no empty text.
-    fn terminal(&mut self, regex: &str) -> String {
+    fn terminal(&mut self, regex: &str) -> Result<String, ConstraintError> {
+        self.copies(regex.len())?;
         let name = format!("T{}", self.rules.len());
         self.rules
             .push_str(&format!("{name}: /{regex}/ & /(?s:.)+/\n"));
-        match regex_matches_nothing(regex) {
+        Ok(match regex_matches_nothing(regex) {
             true => format!("{name}?"),
             false => name,
-        }
+        })
     }
 }
 

@@ -6,6 +6,8 @@ use super::escaped;
 
 /// Deepest nesting of groups.
 const DEEPEST: usize = 64;
+/// Most repetitions behind one part.
+const MOST_OPERATORS: usize = 4;
 /// Most repetitions by number.
 const MOST_TIMES: u32 = 4096;
 
@@ -58,27 +60,35 @@ pub(super) fn parse(text: &str) -> Result<Grammar, Fault> {
         .iter()
         .find(|(name, _)| !rules.contains_key(name))
     {
-        Some((name, line)) => Err((*line, format!("there is no rule '{name}'"))),
+        Some((name, at)) => {
+            let line = line_at(text, *at);
+            Err((line, format!("there is no rule '{name}'")))
+        }
         None => Ok(Grammar { rules }),
     }
+}
+
+/// Returns the line, from 1, of a place in a text.
+fn line_at(text: &str, at: usize) -> usize {
+    text[..at].matches('\n').count() + 1
 }
 
 struct Parser<'a> {
     text: &'a str,
     rest: &'a str,
     depth: usize,
-    /// Rules that are referred to, with the line.
+    /// Rules that are referred to, with the place.
     used: Vec<(String, usize)>,
 }
 
 impl<'a> Parser<'a> {
-    fn line(&self) -> usize {
-        let read = &self.text[..self.text.len() - self.rest.len()];
-        read.matches('\n').count() + 1
+    /// Returns how much is read.
+    fn at(&self) -> usize {
+        self.text.len() - self.rest.len()
     }
 
     fn fault(&self, problem: String) -> Fault {
-        (self.line(), problem)
+        (line_at(self.text, self.at()), problem)
     }
 
     fn skip(&mut self, bytes: usize) {
@@ -141,10 +151,21 @@ impl<'a> Parser<'a> {
                 || self.rest.starts_with(['|', ')'])
                 || self.rule_head().is_some();
             if ends && (self.depth > 0 || !self.rest.starts_with(')')) {
-                return Ok(Node::Sequence(nodes));
+                return Ok(match nodes.len() {
+                    1 => nodes.remove(0),
+                    _ => Node::Sequence(nodes),
+                });
             }
             let mut node = self.item()?;
+            let mut operators = 0;
             while let Some((least, most)) = self.times()? {
+                operators += 1;
+                if operators > MOST_OPERATORS {
+                    let problem = format!(
+                        "more than {MOST_OPERATORS} repetitions are behind one part; leave some out"
+                    );
+                    return Err(self.fault(problem));
+                }
                 node = Node::Repeat(Box::new(node), least, most);
             }
             nodes.push(node);
@@ -154,7 +175,7 @@ impl<'a> Parser<'a> {
     fn item(&mut self) -> Result<Node, Fault> {
         let name = self.name();
         if !name.is_empty() && !name.starts_with('.') {
-            self.used.push((name.to_owned(), self.line()));
+            self.used.push((name.to_owned(), self.at()));
             self.skip(name.len());
             return Ok(Node::Rule(name.to_owned()));
         }

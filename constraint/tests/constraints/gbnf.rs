@@ -117,7 +117,7 @@ fn faults_name_their_line() {
         ("root ::= <[5]>", "line 1: tokens"),
         ("root ::= (?=\"a\")", "line 1: look-ahead"),
         ("\"a\" root ::= \"b\"", "line 1: expected a rule"),
-        (&long, "it becomes longer than"),
+        (&long, "its translation to Lark grows"),
         (
             &format!("root ::= {}", "(".repeat(99)),
             "line 1: groups nest",
@@ -126,4 +126,71 @@ fn faults_name_their_line() {
         let error = lark(grammar).expect_err(grammar).to_string();
         assert!(error.starts_with(fault), "{grammar}: {error}");
     }
+}
+
+/// Grammars that clients write to exhaust the stack, the memory or the time of the server are
+/// refused early, on the small stack that a task has.
+#[test]
+fn hostile_grammars_are_refused() {
+    let chain = |rules: usize| {
+        let rules = (0..rules).map(|at| format!("a{at}::=a{}\n", at + 1));
+        format!(
+            "root ::= a0\n{}a{}::=\"x\"",
+            rules.clone().collect::<String>(),
+            rules.len()
+        )
+    };
+    let text = "x".repeat(30_000);
+    let cases = [
+        (
+            format!("root ::= \"a\"{}", "*".repeat(60_000)),
+            "line 1: more than 4 repetitions",
+        ),
+        (chain(4_000), "its rules and groups nest deeper"),
+        (
+            chain(300) + "\nb ::= root",
+            "its rules and groups nest deeper",
+        ),
+        (
+            format!("a ::= \"{text}\"\nroot ::= {}", "a ".repeat(9_000)),
+            "its translation to Lark",
+        ),
+        (
+            format!(
+                "a ::= \"{text}\"\nroot ::= \"(\" root \")\" {}",
+                "|a ".repeat(9_000)
+            ),
+            "its translation to Lark",
+        ),
+        (
+            format!(
+                "a ::= \"{text}\"\nroot ::= \"b\" {}",
+                "|(a root)*".repeat(3_000)
+            ),
+            "its translation to Lark",
+        ),
+        (
+            format!("root ::= \"{}\"", "a".repeat(70_000)),
+            "it has 70011 bytes",
+        ),
+        (
+            format!("start: \"{}\"", "a".repeat(70_000)),
+            "it has 70009 bytes",
+        ),
+        (
+            format!("root ::= \"{}\"", "-".repeat(20_000)),
+            "its translation to Lark",
+        ),
+    ];
+    let test = move || {
+        for (grammar, fault) in cases {
+            let error = lark(&grammar).expect_err(fault).to_string();
+            assert!(error.starts_with(fault), "{error}");
+        }
+        lark(&chain(60)).expect("a chain of 60 rules");
+        let many: String = (0..2_500).map(|at| format!("a{at}::=\"x\" b\n")).collect();
+        lark(&format!("{many}b::=[0-9]\nroot::=a1 \"y\" root | a2")).expect("many rules");
+    };
+    let thread = std::thread::Builder::new().stack_size(2 << 20);
+    thread.spawn(test).unwrap().join().unwrap();
 }
