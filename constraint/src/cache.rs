@@ -84,16 +84,11 @@ impl Compiler {
         Ok(self.start(&compiled))
     }
 
-    /// Makes the second state of a request whose [`Self::matcher`] was made, for drafts.
-    ///
-    /// # Errors
-    /// As [`Self::matcher`].
-    pub fn lookahead(&self, constraint: &Constraint) -> Result<Lookahead, ConstraintError> {
-        let compiled = match self.find(constraint) {
-            Some(compiled) => compiled,
-            None => self.compile(constraint)?,
-        };
-        Ok(Lookahead::new(self.start(&compiled).for_drafts()))
+    /// Makes the second state of a request whose [`Self::matcher`] was made, for drafts. Returns
+    /// `None` if its constraint is no longer kept: drafts are not worth compiling it again.
+    pub fn lookahead(&self, constraint: &Constraint) -> Option<Lookahead> {
+        let compiled = self.find(constraint)?;
+        Some(Lookahead::new(self.start(&compiled).for_drafts()))
     }
 
     fn start(&self, compiled: &Mutex<Compiled>) -> Matcher {

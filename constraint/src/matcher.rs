@@ -21,8 +21,8 @@ use crate::{
 /// Longest time of one mask or of one token. Most take microseconds.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Longest time of one mask of a lookahead, and its most work: it must not double what a hard
-/// constraint costs.
+/// Longest time of one mask of a lookahead, and most work of all its masks. All its walks together
+/// have a time of their own too ([`crate::Lookahead`]).
 const LONGEST_AHEAD: Duration = Duration::from_secs(1);
 const MOST_WORK_AHEAD: u64 = MOST_WORK / 10;
 
@@ -175,7 +175,8 @@ impl Matcher {
 
     /// Returns the token that spells most of the text that must come next: a likely draft, since
     /// other tokens may spell that text too. Returns `None` if several texts may come, or if the
-    /// constraint fails. It costs no more than the mask, which is kept.
+    /// constraint fails. It computes the mask of this place unless it is known, and keeps it until
+    /// a token is taken or given back.
     pub fn forced(&mut self) -> Option<u32> {
         self.allowed().ok()?;
         forced(&self.mask, &self.vocabulary)

@@ -30,6 +30,7 @@ fn constraints() -> Vec<Constraint> {
 }
 
 fn lookahead(constraint: &Constraint) -> Lookahead {
+    matcher(constraint);
     COMPILER.lookahead(constraint).unwrap()
 }
 
@@ -152,6 +153,17 @@ fn names_of_fields_and_the_end_are_forced() {
     let left = ahead.guide(&[], &mut chain, 64);
     assert!(left < drafted);
     assert_eq!(text(&chain), "{\"temperature\":");
+}
+
+/// Drafts are not worth compiling a constraint for: what is not kept has none.
+#[test]
+fn a_lookahead_compiles_nothing() {
+    let constraint = regex("[a-c]{2} of a kind that no other test has");
+    for _ in 0..2 {
+        assert!(COMPILER.lookahead(&constraint).is_none());
+    }
+    matcher(&constraint);
+    assert!(COMPILER.lookahead(&constraint).is_some());
 }
 
 /// A constraint on which a walk ahead fails has no forced drafts any more. Its own state does not

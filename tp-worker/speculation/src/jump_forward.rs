@@ -5,8 +5,10 @@ use lockstep_types::{Algorithm, Capabilities, DraftShape};
 
 use crate::{Build, Device, DraftError, DraftRow, Drafter, DrafterFactory, Drafts};
 
-/// The algorithm, known as jump-forward decoding. The worker puts forced text before the drafts
-/// of every algorithm, so this one has none of its own: no model, no look-ups.
+/// The algorithm, known as jump-forward decoding. The worker adds forced text to the drafts of
+/// every algorithm, so this one has none of its own: no model, no look-ups. In a chain forced text
+/// comes behind the drafts that are allowed, in a tree it is a branch. Rows whose drafts are
+/// sampled get it only where it fills the whole depth, or ends the output.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct JumpForward;
 

@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, OnceLock,
-        mpsc::{self, Receiver},
+        mpsc::{self, Receiver, TryRecvError},
     },
     thread,
     time::{Duration, Instant},
@@ -58,7 +58,7 @@ impl Source {
     }
 
     /// Makes the state of an output that has these tokens already.
-    fn begin(&self, constraint: &Constraint, output: &[u32]) -> Result<Box<Followed>, String> {
+    fn begin(&self, constraint: &Constraint, output: &[u32]) -> Result<Box<Matcher>, String> {
         let compiler = self.compiler().map_err(|error| error.to_string())?;
         let matcher = compiler.matcher(constraint);
         let mut matcher = matcher.map_err(|error| error.to_string())?;
@@ -66,15 +66,14 @@ impl Source {
             let taken = matcher.take(*token);
             taken.map_err(|_| format!("token {token} of its own output breaks it"))?;
         }
-        let mut ahead = match self.drafts {
-            true => compiler.lookahead(constraint).ok(),
-            false => None,
-        };
-        if let Some(ahead) = &mut ahead {
-            // If it fails, it drafts nothing.
-            let _ = ahead.follow(output);
-        }
-        Ok(Box::new(Followed { matcher, ahead }))
+        Ok(Box::new(matcher))
+    }
+
+    /// Makes the second state of an output whose first was made; `None` if it can't be made.
+    fn look_ahead(&self, constraint: &Constraint, output: &[u32]) -> Option<Box<Lookahead>> {
+        let mut ahead = self.compiler().ok()?.lookahead(constraint)?;
+        ahead.follow(output).ok()?;
+        Some(Box::new(ahead))
     }
 }
 
@@ -120,14 +119,23 @@ impl Constraints {
     pub fn open(&self, open: &SlotOpen) -> Option<SlotConstraint> {
         let constraint = open.generation.constraint.clone()?;
         let output = open.token_ids[open.prompt_len as usize..].to_vec();
+        let drafts = self.source.drafts && open.generation.max_draft_steps != Some(0);
         let (source, (made, coming)) = (self.source.clone(), mpsc::channel());
+        let (ahead_made, ahead) = mpsc::channel();
         let make = move || {
-            let _ = made.send(source.begin(&constraint, &output));
+            let begun = source.begin(&constraint, &output);
+            let drafts = drafts && begun.is_ok();
+            // A step may wait for the first state. It never waits for the second, so that the
+            // end of a text does not depend on drafts.
+            let _ = made.send(begun);
+            if drafts && let Some(ahead) = source.look_ahead(&constraint, &output) {
+                let _ = ahead_made.send(ahead);
+            }
         };
         let thread = thread::Builder::new().name("constraint".to_owned());
         Some(match thread.spawn(make) {
-            Ok(_) => SlotConstraint::new(State::Coming(coming)),
-            Err(error) => SlotConstraint::new(State::Failed(error.to_string())),
+            Ok(_) => SlotConstraint::new(State::Coming(coming), Ahead::Coming(ahead)),
+            Err(error) => SlotConstraint::new(State::Failed(error.to_string()), Ahead::None),
         })
     }
 }
@@ -136,6 +144,10 @@ impl Constraints {
 #[derive(Debug)]
 pub struct SlotConstraint {
     state: State,
+    /// Walks along drafts.
+    ahead: Ahead,
+    /// Forbidden drafts that went before they were verified, and are not reported.
+    cut: u32,
     /// Time that a step stood still for it, and has not reported.
     waited: Option<Duration>,
     /// True once it was told that the constraint can't be followed.
@@ -145,25 +157,47 @@ pub struct SlotConstraint {
 #[derive(Debug)]
 enum State {
     /// It is being compiled, while the prompt is computed.
-    Coming(Receiver<Result<Box<Followed>, String>>),
+    Coming(Receiver<Result<Box<Matcher>, String>>),
     /// It takes tokens.
-    Ready(Box<Followed>),
+    Ready(Box<Matcher>),
     /// There is none, for this reason.
     Failed(String),
 }
 
-/// A constraint that is followed.
+/// The state that walks along drafts.
 #[derive(Debug)]
-struct Followed {
-    matcher: Matcher,
-    /// Walks along drafts; `None` where nothing is drafted.
-    ahead: Option<Lookahead>,
+enum Ahead {
+    /// It is being made, while the first drafts may do without it.
+    Coming(Receiver<Box<Lookahead>>),
+    /// It walks.
+    Ready(Box<Lookahead>),
+    /// There is none: nothing is drafted, or it can't be made.
+    None,
+}
+
+impl Ahead {
+    /// Returns the state if it is there. Never waits for it.
+    fn ready(&mut self) -> Option<&mut Lookahead> {
+        if let Self::Coming(coming) = self {
+            match coming.try_recv() {
+                Ok(ahead) => *self = Self::Ready(ahead),
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => *self = Self::None,
+            }
+        }
+        match self {
+            Self::Ready(ahead) => Some(ahead),
+            Self::Coming(_) | Self::None => None,
+        }
+    }
 }
 
 impl SlotConstraint {
-    fn new(state: State) -> Self {
+    fn new(state: State, ahead: Ahead) -> Self {
         Self {
             state,
+            ahead,
+            cut: 0,
             waited: None,
             told: false,
         }
@@ -175,11 +209,21 @@ impl SlotConstraint {
             work.waits += 1;
             work.wait_us += micros(waited);
         }
-        if let State::Ready(followed) = &mut self.state {
-            let computed = followed.matcher.take_computed();
+        work.cut_drafts += u64::from(std::mem::take(&mut self.cut));
+        let matcher = match &mut self.state {
+            State::Ready(matcher) => Some(matcher.take_computed()),
+            State::Coming(_) | State::Failed(_) => None,
+        };
+        let ahead = self.ahead.ready().map(Lookahead::take_computed);
+        for computed in matcher.into_iter().chain(ahead) {
             work.masks += computed.masks;
             work.mask_us += micros(computed.took);
         }
+    }
+
+    /// Counts forbidden drafts that went before they were verified.
+    pub fn count_cut(&mut self, drafts: u32) {
+        self.cut += drafts;
     }
 
     /// Returns the state as the verifier sees it.
@@ -191,7 +235,7 @@ impl SlotConstraint {
     pub fn failure(&mut self) -> Option<&str> {
         let failure = match &self.state {
             State::Coming(_) => None,
-            State::Ready(followed) => followed.matcher.failure(),
+            State::Ready(matcher) => matcher.failure(),
             State::Failed(why) => Some(why.as_str()),
         };
         let told = self.told;
@@ -211,13 +255,13 @@ impl SlotConstraint {
                 }
             };
             self.state = match made {
-                Some(Ok(followed)) => State::Ready(followed),
+                Some(Ok(matcher)) => State::Ready(matcher),
                 Some(Err(why)) => State::Failed(why),
                 None => State::Failed("compiling it takes too long".to_owned()),
             };
         }
         match &mut self.state {
-            State::Ready(followed) => Ok(&mut followed.matcher),
+            State::Ready(matcher) => Ok(matcher),
             State::Coming(_) | State::Failed(_) => Err(SamplingError::Constraint),
         }
     }
@@ -225,12 +269,11 @@ impl SlotConstraint {
     /// Fills the empty `chain` with the text that is forced behind `output`, at most `most`
     /// tokens. Returns true if nothing else may be drafted: the chain is full, or ends the output.
     pub fn force(&mut self, output: &[u32], chain: &mut Vec<u32>, most: usize) -> bool {
-        let State::Ready(followed) = &mut self.state else {
+        let (State::Ready(matcher), Some(ahead)) = (&mut self.state, self.ahead.ready()) else {
             return false;
         };
         // The mask of this place is wanted in any case, so a text that is free costs nothing.
-        let forced = followed.matcher.forced();
-        let (Some(first), Some(ahead)) = (forced, &mut followed.ahead) else {
+        let Some(first) = matcher.forced() else {
             return false;
         };
         if ahead.is_end(first) {
@@ -242,13 +285,17 @@ impl SlotConstraint {
     }
 
     /// Makes a chain of drafts follow the constraint, as [`Lookahead::guide`] does. Returns the
-    /// number of drafts that are left.
+    /// number of drafts that are left. A forbidden draft before which the chain is cut is counted.
     pub fn guide(&mut self, output: &[u32], chain: &mut Vec<u32>, most: usize) -> usize {
-        let ahead = match &mut self.state {
-            State::Ready(followed) => followed.ahead.as_mut(),
-            State::Coming(_) | State::Failed(_) => None,
+        let drafted = chain.len();
+        let Some(ahead) = self.ahead.ready() else {
+            return drafted;
         };
-        ahead.map_or(chain.len(), |ahead| ahead.guide(output, chain, most))
+        let left = ahead.guide(output, chain, most);
+        // Behind the end of an output, drafts are idle and not forbidden.
+        let ends = chain[..left].last().is_some_and(|last| ahead.is_end(*last));
+        self.cut += u32::from(left < drafted && !ends);
+        left
     }
 }
 
@@ -269,3 +316,6 @@ impl TokenConstraint for SlotConstraint {
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,19 +24,24 @@ impl Drafts {
     }
 
     /// Removes the first drafts of a row that `allowed` forbids, with everything behind them.
+    /// Returns the number of first drafts that went.
     ///
     /// # Panics
     /// Panics if a token of the row was sampled.
-    pub fn prune(&mut self, row: usize, allowed: impl Fn(u32) -> bool) {
+    pub fn prune(&mut self, row: usize, allowed: impl Fn(u32) -> bool) -> u32 {
         assert!(!self.is_sampled(row), "sampled drafts stay as they are");
         let nodes = &mut self.nodes[row * self.most..][..self.rows[row]];
         // For each node that was seen, its new number; 0 if it is gone. The root stays.
         self.numbers.clear();
-        let mut kept = 0;
+        let (mut kept, mut forbidden) = (0, 0);
         for at in 0..nodes.len() {
             let Node { token, parent } = nodes[at];
             let parent = match parent {
-                0 => allowed(token).then_some(0),
+                0 if allowed(token) => Some(0),
+                0 => {
+                    forbidden += 1;
+                    None
+                }
                 own => Some(self.numbers[own as usize - 1]).filter(|number| *number > 0),
             };
             let number = parent.map_or(0, |parent| {
@@ -47,6 +52,7 @@ impl Drafts {
             self.numbers.push(number);
         }
         self.rows[row] = kept;
+        forbidden
     }
 
     /// Adds the `path` of tokens from the root, along nodes that are there. If a row of `most`
@@ -148,8 +154,10 @@ mod tests {
             let mut drafts = drafts(&nodes, most);
             let before = paths(&drafts);
             let allows = |token: u32| allowed >> token & 1 == 1;
-            drafts.prune(1, allows);
+            let forbidden = drafts.prune(1, allows);
             let mut expected = before;
+            let firsts = expected.iter().filter(|path| path.len() == 1 && !allows(path[0]));
+            prop_assert_eq!(forbidden as usize, firsts.count());
             expected.retain(|path| allows(path[0]));
             prop_assert_eq!(&paths(&drafts), &expected);
             let added = drafts.graft(1, &path, most);

@@ -133,6 +133,12 @@ impl<B: Backend> DraftStage<B> {
         let Some((constraint, output)) = slots.constraint(slot) else {
             return 0;
         };
+        if self.drafts.nodes(at).is_empty() {
+            // What is forced was found before, so a row without drafts takes no other walk.
+            let text = self.forced.text(at);
+            self.drafts.set_chain(at, text);
+            return u32::from(!text.is_empty());
+        }
         let chain = &mut self.forced.chain;
         chain.clear();
         chain.extend(self.drafts.nodes(at).iter().map(|node| node.token));
@@ -162,7 +168,8 @@ impl<B: Backend> DraftStage<B> {
             return 0;
         };
         if let Ok(mask) = constraint.allowed() {
-            self.drafts.prune(at, |token| allows(mask, token));
+            let forbidden = self.drafts.prune(at, |token| allows(mask, token));
+            constraint.count_cut(forbidden);
         }
         let most = self.forced.rows[at].most;
         match self.forced.text(at) {
