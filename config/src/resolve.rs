@@ -3,8 +3,8 @@
 use lockstep_model_folder::Described;
 use lockstep_types::{
     Algorithms, ConfigError, DeviceKind, EngineConfig, EngineShape, Footprint, LoadFormat,
-    ModelConfig, NodeConfig, ParallelConfig, ScheduleConfig, SchedulePolicy, ServerConfig,
-    SpeculationConfig, StepLimits, TimeoutConfig,
+    ModelConfig, NodeConfig, ParallelConfig, RopeScaling, ScheduleConfig, SchedulePolicy,
+    ServerConfig, SpeculationConfig, StepLimits, TimeoutConfig,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -316,10 +316,31 @@ fn context_length(
                 "the model's positions end at {}",
                 model.max_position_embeddings
             ),
-            "Give that or less",
+            match yarn_reach(model).filter(|reach| *reach > model.max_position_embeddings) {
+                Some(reach) => format!(
+                    "Give that or less, or raise max_position_embeddings in config.json: YaRN \
+                     stretches positions up to {reach}"
+                ),
+                None => "Give that or less".to_owned(),
+            },
         )),
         length => Ok((length, length.unwrap_or(model.max_position_embeddings))),
     }
+}
+
+/// Returns the number of positions that YaRN stretches a model's original ones to; `None` without
+/// YaRN.
+fn yarn_reach(model: &ModelConfig) -> Option<usize> {
+    let reach = |scaling| match scaling {
+        RopeScaling::Yarn {
+            factor,
+            original_max_position,
+            ..
+        } => Some((factor * original_max_position as f64) as usize),
+        _ => None,
+    };
+    let mut layers = model.attentions();
+    layers.find_map(|layer| reach(layer.rope.scaling))
 }
 
 fn timeouts(args: &ServeArgs) -> TimeoutConfig {

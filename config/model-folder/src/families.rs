@@ -29,7 +29,7 @@ use lockstep_types::{
 use serde_json::Value;
 
 use crate::raw::Raw;
-pub(crate) use dense::rms_norm_eps;
+pub(crate) use dense::norm_eps;
 pub(crate) use wrappers::{Wrapper, stored_names};
 
 /// A family of models, with the functions that read its `config.json`.
@@ -53,6 +53,8 @@ pub(crate) struct Family {
 pub(crate) struct Traits {
     /// Kind of the norms.
     pub norm: NormKind,
+    /// Key of the norms' epsilon.
+    pub norm_eps: &'static str,
     /// Reads the fixed factors.
     pub multipliers: fn(&Raw) -> Result<Multipliers, ModelConfigError>,
     /// Keys that the family knows beside those of all families. With this list, a key that is not
@@ -64,6 +66,7 @@ impl Traits {
     /// Facts of Llama, and of the families that are written as Llamas.
     pub const LLAMA: Self = Self {
         norm: NormKind::Rms,
+        norm_eps: "rms_norm_eps",
         multipliers: |_| Ok(Multipliers::default()),
         keys: None,
     };

@@ -175,7 +175,7 @@ fn build(dir: &Path, config: &Raw, family: &Family) -> Result<ModelConfig, Model
         vocab_size,
         max_position_embeddings: config.required("max_position_embeddings")?,
         norm: family.traits.norm,
-        rms_norm_eps: families::rms_norm_eps(config)?,
+        rms_norm_eps: families::norm_eps(config, family.traits.norm_eps)?,
         multipliers: (family.traits.multipliers)(config)?,
         // Families whose class ties the head say so among their class's values.
         tie_word_embeddings: config.flag("tie_word_embeddings", false)?,

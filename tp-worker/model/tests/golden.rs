@@ -14,6 +14,8 @@ mod data_parallel;
 mod driver;
 #[path = "golden/dummy.rs"]
 mod dummy;
+#[path = "golden/faults.rs"]
+mod faults;
 #[path = "support/groups.rs"]
 mod groups;
 #[path = "support/naive.rs"]

@@ -119,6 +119,20 @@ fn heads_that_do_not_fit_say_so() {
     }
 }
 
+#[test]
+fn eagle3_is_refused_where_the_residual_stream_has_a_factor() {
+    let own = json!({"architectures": ["GraniteForCausalLM"], "num_hidden_layers": 7,
+        "model_type": "(absent)", "residual_multiplier": 0.22});
+    let granite = folder(&with(llama(), &own), None);
+    let granite = crate::load(granite.path()).expect("a served model");
+    let dir = head(Head::Eagle3, &json!({}));
+    let error = crate::draft::eagle3(dir.path(), &granite).expect_err("refused");
+    let error = error.to_string();
+    for part in ["Granite models", "factor", "NGRAM"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
 type Load = fn(&Path, &ModelConfig) -> Result<DraftModel, ConfigError>;
 
 const LOADS: [(Head, Load, &str); 3] = [

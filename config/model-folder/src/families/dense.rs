@@ -6,7 +6,7 @@ use lockstep_types::{
     ModelConfigError, Norms, QkNorm,
 };
 
-use super::{activation, layer_types, rope, window::Windows};
+use super::{Traits, activation, layer_types, rope, window::Windows};
 use crate::raw::Raw;
 
 /// Largest believable number of layers.
@@ -23,6 +23,8 @@ pub(super) struct Dense {
     pub qk_norm: QkNorm,
     /// Places of a layer's norms.
     pub norms: Norms,
+    /// Key of the epsilon of norms.
+    pub norm_eps: &'static str,
     /// Activation of MLPs.
     pub activation: Activation,
     /// Rule by which layers have sliding windows.
@@ -41,6 +43,7 @@ impl Dense {
         qkv_bias: false,
         qk_norm: QkNorm::None,
         norms: Norms::Before,
+        norm_eps: Traits::LLAMA.norm_eps,
         activation: Activation::Silu,
         windows: Windows::Never,
         no_bias: &[],
@@ -101,7 +104,7 @@ impl Dense {
             kv_heads(config, heads)?,
             head_dim(config, hidden_size, heads)?,
         );
-        let rms_norm_eps = rms_norm_eps(config)?;
+        let rms_norm_eps = norm_eps(config, self.norm_eps)?;
         let layer = |number, rope, window| LayerSpec {
             mixer: Mixer::Attention(AttentionSpec {
                 window,
@@ -168,15 +171,10 @@ pub(super) fn depth(config: &Raw) -> Result<usize, ModelConfigError> {
     Ok(layers)
 }
 
-/// Reads the epsilon that norms add to the mean square.
+/// Reads the epsilon that norms add to the mean square, which has the key `key`.
 ///
 /// # Errors
 /// [`ModelConfigError`]: the value is not a number above zero.
-pub(crate) fn rms_norm_eps(config: &Raw) -> Result<f32, ModelConfigError> {
-    let given = match config.number("rms_norm_eps")? {
-        Some(given) => Some(given),
-        // StarCoder2's name.
-        None => config.number("norm_epsilon")?,
-    };
-    Ok(given.unwrap_or(1e-6) as f32)
+pub(crate) fn norm_eps(config: &Raw, key: &str) -> Result<f32, ModelConfigError> {
+    Ok(config.number(key)?.unwrap_or(1e-6) as f32)
 }

@@ -46,11 +46,14 @@ const LOGIT_CAP: &str = "final_logit_softcapping";
 const QUERY_SCALE: &str = "query_pre_attn_scalar";
 /// Keys of the interval of full layers, in older files of Gemma 3.
 const PATTERNS: [&str; 2] = ["sliding_window_pattern", "_sliding_window_pattern"];
+/// Key of the window in older files, beside the key that all families have.
+const OLDER_WINDOW: &str = "sliding_window_size";
 /// Key of a mask for training and for embeddings, by which tokens see later ones.
 const BIDIRECTIONAL: &str = "use_bidirectional_attention";
 
 const TRAITS: Traits = Traits {
     norm: NormKind::RmsUnitOffset,
+    norm_eps: Traits::LLAMA.norm_eps,
     multipliers,
     keys: Some(&[
         SCORE_CAP,
@@ -58,6 +61,7 @@ const TRAITS: Traits = Traits {
         QUERY_SCALE,
         PATTERNS[0],
         PATTERNS[1],
+        OLDER_WINDOW,
         BIDIRECTIONAL,
         "cache_implementation",
         "hidden_activation",
@@ -159,6 +163,11 @@ fn scaled(config: &Raw, dense: &Dense) -> Result<Vec<LayerSpec>, ModelConfigErro
     if config.flag(BIDIRECTIONAL, false)? {
         let remedy = "tokens see earlier tokens alone; use a model that generates text";
         return Err(config.unsupported(BIDIRECTIONAL, remedy));
+    }
+    let older = config.size(OLDER_WINDOW)?;
+    if older.is_some() && older != config.size("sliding_window")? {
+        let remedy = "`sliding_window` has another size; remove one of the two keys";
+        return Err(config.unsupported(OLDER_WINDOW, remedy));
     }
     let scale = config.number(QUERY_SCALE)?.unwrap_or(256.0);
     let mut layers = dense.layers(config)?;

@@ -3,7 +3,7 @@
 use lockstep_types::{LayerSpec, ModelConfigError, QueryScaling, RopeScaling, TensorNames};
 use serde_json::{Value, json};
 
-use super::{Family, Traits, dense::Dense, window::Windows};
+use super::{Family, Traits, dense::Dense, rope::strength, window::Windows};
 use crate::raw::Raw;
 
 pub(super) const FAMILY: Family = Family {
@@ -51,7 +51,7 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
         let Some(own) = config.object(key)? else {
             continue;
         };
-        beta = beta.or(own.number(BETA)?);
+        beta = beta.or(strength(&own, BETA)?);
         let mut value = config.get(key).cloned().unwrap_or_default();
         if let Some(map) = value.as_object_mut() {
             map.remove(BETA);

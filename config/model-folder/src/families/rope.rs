@@ -8,6 +8,7 @@ use lockstep_types::{ModelConfigError, RopeConfig, RopeScaling};
 use super::layer_types::LayerType;
 use crate::raw::Raw;
 pub(super) use typed::{Bases, by_type};
+pub(super) use yarn::strength;
 
 /// Rotations that are served, for people.
 const SERVED: &str = "served are default, linear, llama3 and yarn";

@@ -21,19 +21,20 @@ pub(super) const FAMILY: Family = Family {
             "num_attention_heads": 24,
             "num_key_value_heads": 2,
             "max_position_embeddings": 4096,
-            "norm_epsilon": 1e-5,
+            NORM_EPS: 1e-5,
             "tie_word_embeddings": true,
         })
     },
     names: TensorNames::default,
     traits: Traits {
         norm: NormKind::Layer,
+        norm_eps: NORM_EPS,
         keys: Some(&[
             "activation_function",
             "attention_softmax_in_fp32",
             "embedding_dropout",
             "mlp_type",
-            "norm_epsilon",
+            NORM_EPS,
             "norm_type",
             "residual_dropout",
             "scale_attention_softmax_in_fp32",
@@ -45,7 +46,11 @@ pub(super) const FAMILY: Family = Family {
     layers,
 };
 
+/// Key of the norms' epsilon.
+const NORM_EPS: &str = "norm_epsilon";
+
 const STARCODER2: Dense = Dense {
+    norm_eps: NORM_EPS,
     activation: Activation::GeluTanh,
     windows: Windows::Always,
     ..Dense::LLAMA

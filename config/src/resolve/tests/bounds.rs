@@ -94,3 +94,22 @@ fn a_model_deeper_than_any_is_damage() {
         }
     }
 }
+
+/// Public files of such models keep the original number of positions.
+#[test]
+fn a_model_with_yarn_may_reach_further_by_its_file() {
+    let stretched = |longest: usize| {
+        let yarn = json!({"type": "yarn", "factor": 4.0,
+            "original_max_position_embeddings": 512});
+        let own = json!({"rope_scaling": yarn, "max_position_embeddings": longest});
+        let model = folder(&with(llama(), &own), None);
+        let line = "--context-length 2049";
+        let error = resolve_model(line, model.path(), &machine()).map(|_| ());
+        error.expect_err("refused").to_string()
+    };
+    let error = stretched(512);
+    for part in ["512", "max_position_embeddings", "config.json", "2048"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    assert!(!stretched(2048).contains("YaRN"));
+}

@@ -1,5 +1,6 @@
 //! Paged attention against contiguous attention in f64.
 
+mod softcaps;
 mod tiles;
 mod together;
 mod trees;

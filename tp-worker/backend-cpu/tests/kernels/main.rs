@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod attention;
+mod blocks;
 mod collectives;
 mod crossing;
 mod experts;

@@ -19,15 +19,22 @@ pub(in crate::families) struct Bases {
 }
 
 /// Returns `config` with the parameters of both kinds of layers in `rope_parameters`, as
-/// transformers 5 writes them. In older files `rope_scaling` belongs to the full layers alone.
+/// transformers 5 writes them. In older files `rope_scaling` belongs to the full layers alone. A
+/// kind without a base has that of the older key.
 ///
 /// # Errors
 /// [`ModelConfigError`]: a key is damaged, or `rope_parameters` does not tell kinds apart.
 pub(in crate::families) fn by_type(config: &Raw, bases: &Bases) -> Result<Raw, ModelConfigError> {
+    let named = |key: &str, base: f64| Ok(config.number(key)?.unwrap_or(base));
     let kinds = [
-        (LayerType::Full.name(), bases.full),
-        (LayerType::Sliding.name(), bases.sliding),
+        (LayerType::Full.name(), named("rope_theta", bases.full)?),
+        (
+            LayerType::Sliding.name(),
+            named(bases.sliding_key, bases.sliding)?,
+        ),
     ];
+    // Refuses what is no object.
+    config.object(PARAMETERS)?;
     let mut config = config.clone();
     let given = config.get(PARAMETERS).cloned();
     let mut all = match given {
@@ -39,22 +46,15 @@ pub(in crate::families) fn by_type(config: &Raw, bases: &Bases) -> Result<Raw, M
             given
         }
         _ => {
-            let mut full = match config.get(SCALING) {
+            let full = match config.get(SCALING) {
                 Some(Value::Object(scaling)) => Value::Object(scaling.clone()),
                 Some(other) => {
                     return Err(config.wrong(SCALING, format!("is {other}, not an object")));
                 }
                 None => json!({}),
             };
-            if let Some(base) = config.number("rope_theta")? {
-                full["rope_theta"] = base.into();
-            }
-            let mut sliding = json!({});
-            if let Some(base) = config.number(bases.sliding_key)? {
-                sliding["rope_theta"] = base.into();
-            }
             config.put(SCALING, Value::Null);
-            json!({ kinds[0].0: full, kinds[1].0: sliding })
+            json!({ kinds[0].0: full })
         }
     };
     for (kind, base) in kinds {

@@ -63,7 +63,13 @@ pub(super) fn read(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigE
 }
 
 /// Reads a strength, of which zero means none.
-fn strength(rope: &Raw, key: &str) -> Result<Option<f64>, ModelConfigError> {
+///
+/// # Errors
+/// [`ModelConfigError`]: the value is not a number, or below zero.
+pub(in crate::families) fn strength(
+    rope: &Raw,
+    key: &str,
+) -> Result<Option<f64>, ModelConfigError> {
     match rope.get(key) {
         Some(value) if *value == 0 || *value == 0.0 => Ok(None),
         _ => rope.number(key),

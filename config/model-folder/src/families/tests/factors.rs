@@ -64,6 +64,9 @@ fn unknown_keys_of_new_families_are_refused() {
         );
         let off = with(config.clone(), &json!({"key_multiplier": null}));
         good(&off);
+        // Published copies have these keys of their tools.
+        let copied = json!({"unsloth_fixed": true, "unsloth_version": "2024.9"});
+        good(&with(config.clone(), &copied));
         let other = if gelu { "silu" } else { "gelu" };
         let error = load(&with(config, &json!({"hidden_act": other}))).expect_err("refused");
         assert!(error.contains("`hidden_act`"), "{class}: {error}");
@@ -122,6 +125,16 @@ fn gemma_2_bounds_scores_and_logits_and_gemma_3_logits_alone() {
 }
 
 #[test]
+fn the_windows_older_key_must_agree() {
+    for class in ["Gemma2ForCausalLM", "Gemma3ForCausalLM"] {
+        let sized = |size: Value| gemma(class, &json!({"sliding_window_size": size}));
+        assert_eq!(good(&sized(json!(64))), good(&gemma(class, &json!({}))));
+        let error = load(&sized(json!(32))).expect_err("refused");
+        assert!(error.contains("`sliding_window_size` is 32"), "{error}");
+    }
+}
+
+#[test]
 fn starcoder2_has_layer_norms_and_two_projections() {
     let own = json!({"hidden_act": "gelu_pytorch_tanh", "rms_norm_eps": "(absent)",
         "norm_epsilon": 1e-3, "attention_bias": "(absent)", "mlp_bias": "(absent)"});
@@ -133,6 +146,8 @@ fn starcoder2_has_layer_norms_and_two_projections() {
         assert!(matches!(&layer.mlp, Mlp::Plain(mlp) if mlp.bias && mlp.width == 96));
         assert_eq!(layer.rms_norm_eps, 1e-3);
     }
+    let both = with(config.clone(), &json!({"rms_norm_eps": 1e-6}));
+    assert_eq!(good(&both), model);
     let bare = good(&with(config.clone(), &json!({"use_bias": false})));
     assert!(bare.layers.iter().all(|layer| !layer.attention().qkv_bias));
     for (key, value) in [("norm_type", "rms_norm"), ("mlp_type", "gated")] {

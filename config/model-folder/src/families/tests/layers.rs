@@ -99,6 +99,15 @@ fn kinds_of_layers_rotate_differently_in_both_dialects() {
             let theta = if scaled { 3e5 } else { sliding };
             assert_eq!(layer.rope.theta, theta, "{class}");
         }
+        let mixed = json!({"rope_parameters": {"full_attention": yarn.clone(),
+            "sliding_attention": {"rope_type": "default"}}});
+        let mixed = with(with(newer.clone(), &bases), &mixed);
+        assert_eq!(good(&mixed), model, "{class}");
+        for damaged in [json!("yarn"), json!([yarn.clone()]), json!(8)] {
+            let damaged = with(newer.clone(), &json!({"rope_parameters": damaged}));
+            let error = load(&damaged).expect_err("refused");
+            assert!(error.contains("not an object"), "{class}: {error}");
+        }
         let flat = json!({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}});
         let error = load(&with(newer, &flat)).expect_err("refused");
         assert!(error.contains("`full_attention`"), "{class}: {error}");
@@ -166,8 +175,10 @@ fn queries_of_ministral_3_grow_with_their_position() {
     assert_eq!(growths(&of_class), [Some(expected); 2]);
     let yarn = json!({"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6,
         "original_max_position_embeddings": 128});
-    let without = good(&ministral(json!({"rope_parameters": yarn})));
+    let without = good(&ministral(json!({"rope_parameters": yarn.clone()})));
     assert_eq!(growths(&without), [None; 2]);
+    let zero = with(yarn, &json!({"llama_4_scaling_beta": 0}));
+    assert_eq!(good(&ministral(json!({"rope_parameters": zero}))), without);
     let odd = json!({"rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1}});
     let error = load(&ministral(odd)).expect_err("refused");
     assert!(error.contains("`rope_parameters`"), "{error}");

@@ -41,7 +41,7 @@ const READ: [&str; 34] = [
 
 /// Keys of training, of sampling, of files and of images, none of which changes the logits of
 /// text.
-const HARMLESS: [&str; 38] = [
+const HARMLESS: [&str; 40] = [
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_name_or_path",
@@ -75,6 +75,8 @@ const HARMLESS: [&str; 38] = [
     "torch_dtype",
     "transformers_version",
     "typical_p",
+    "unsloth_fixed",
+    "unsloth_version",
     "use_cache",
     "video_token_id",
     "vision_end_token_id",

@@ -59,6 +59,12 @@ impl World {
         self
     }
 
+    /// The same requests, attended with bounded scores.
+    pub fn capped(mut self, softcap: f32) -> Self {
+        self.shape.softcap = Some(softcap);
+        self
+    }
+
     /// One key head, and the query heads that it serves.
     pub fn of_key_head(&self, head: usize) -> Self {
         let AttentionShape {
@@ -134,7 +140,9 @@ impl World {
                     let dot: f64 = (0..head_dim)
                         .map(|d| query(token, head * head_dim + d) * at(past, key + d))
                         .sum();
-                    dot * f64::from(scale)
+                    let score = dot * f64::from(scale);
+                    let softcap = self.shape.softcap.map(f64::from);
+                    softcap.map_or(score, |cap| cap * (score / cap).tanh())
                 };
                 let seen = self.shape.visible(token + 1);
                 let scores: Vec<f64> = seen.clone().map(score).collect();

@@ -1,0 +1,103 @@
+//! Goldens find a wrong fact: each mechanism of a family, left out, moves logits far beyond noise.
+
+use lockstep_types::{
+    Activation, Dtype, KvCacheDtype, Mlp, ModelConfig, NormKind, RopeConfig, RopeScaling,
+};
+
+use super::{F32_TOLERANCE, cases, cpu, max_error};
+use crate::driver::{Feed, logits};
+
+/// A fixture, the mechanism that is left out, and the way to leave it out.
+type Fault = (&'static str, &'static str, fn(&mut ModelConfig));
+
+const FAULTS: [Fault; 16] = [
+    ("granite", "embedding's factor", |model| {
+        model.multipliers.embedding = 1.0;
+    }),
+    ("granite", "residual factor", |model| {
+        model.multipliers.residual = 1.0;
+    }),
+    ("granite", "divisor of logits", |model| {
+        model.multipliers.logits = 1.0;
+    }),
+    ("granite", "factor of scores", |model| {
+        each(model, |layer| layer.scale = 0.25);
+    }),
+    ("smollm3", "layers without rotation", |model| {
+        each(model, |layer| layer.rope = RopeConfig::plain(20_000.0));
+    }),
+    ("smollm3_windows", "windows", |model| {
+        each(model, |layer| layer.window = None);
+    }),
+    ("olmo3", "YaRN's factor", |model| {
+        each(model, |layer| {
+            if let RopeScaling::Yarn {
+                attention_factor, ..
+            } = &mut layer.rope.scaling
+            {
+                *attention_factor = 1.0;
+            }
+        });
+    }),
+    ("olmo3", "YaRN's frequencies", |model| {
+        each(model, |layer| layer.rope = RopeConfig::plain(10_000.0));
+    }),
+    ("gemma2", "bound of scores", |model| {
+        each(model, |layer| layer.softcap = None);
+    }),
+    ("gemma2", "bound of logits", |model| {
+        model.multipliers.logit_softcap = None;
+    }),
+    ("gemma3", "distance of norms from one", |model| {
+        model.norm = NormKind::Rms;
+    }),
+    ("gemma3", "scaled embedding", |model| {
+        model.multipliers.embedding = 1.0;
+    }),
+    ("gemma3", "rotation by kind of layer", |model| {
+        let full = model.layers[1].attention().rope.clone();
+        each(model, |layer| layer.rope = full.clone());
+    }),
+    ("gemma3", "GELU", silu),
+    ("starcoder2", "GELU", silu),
+    ("ministral3", "growth of queries", |model| {
+        each(model, |layer| layer.rope.query_scaling = None);
+    }),
+];
+
+/// Changes the attention of each layer.
+fn each(model: &mut ModelConfig, change: impl Fn(&mut lockstep_types::AttentionSpec)) {
+    for layer in &mut model.layers {
+        change(layer.attention_mut());
+    }
+}
+
+fn silu(model: &mut ModelConfig) {
+    for layer in &mut model.layers {
+        match &mut layer.mlp {
+            Mlp::Gated(mlp) => mlp.activation = Activation::Silu,
+            Mlp::Plain(mlp) => mlp.activation = Activation::Silu,
+            Mlp::Experts(_) => {}
+        }
+    }
+}
+
+#[test]
+fn a_mechanism_that_is_left_out_shows() {
+    for (fixture, fault, leave_out) in FAULTS {
+        let (_, case) = cases().find(|(name, _)| *name == fixture).unwrap();
+        let mut model = case.model.clone();
+        leave_out(&mut model);
+        assert!(model != case.model, "{fixture}: {fault}");
+        // The prompt of 37 tokens is longer than windows and original lengths.
+        let prompt = &case.golden.prompts[1];
+        let feed = Feed::plain(KvCacheDtype::Float32);
+        let factory = cpu(Dtype::Float32);
+        let found = logits(&model, &factory, feed, std::slice::from_ref(&prompt.ids));
+        let error = max_error(&found[0][prompt.ids.len() - 1], &prompt.last_logits);
+        assert!(
+            error > 50.0 * F32_TOLERANCE,
+            "{fixture} without its {fault}: {error}"
+        );
+    }
+}
