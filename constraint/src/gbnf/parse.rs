@@ -279,10 +279,7 @@ impl<'a> Parser<'a> {
     fn class(&mut self) -> Result<Node, Fault> {
         let mut class = String::from(if self.takes('^') { "[^" } else { "[" });
         let mut empty = true;
-        loop {
-            let Some(c) = self.class_char()? else {
-                break;
-            };
+        while let Some(c) = self.class_char()? {
             empty = false;
             class.push_str(&escaped(c));
             if self.rest.starts_with('-') && !self.rest.starts_with("-]") {
