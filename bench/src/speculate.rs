@@ -167,7 +167,7 @@ fn load_prompts(args: &Args, model: &Path) -> anyhow::Result<Prompts> {
     };
     let mut prompts = Prompts::load(wanted, model)?;
     if let Some(file) = &args.json_schema {
-        prompts.constrain(constraint::read(file, model)?);
+        prompts.constrain(&constraint::read(file, model)?);
     }
     Ok(prompts)
 }

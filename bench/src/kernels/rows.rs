@@ -113,7 +113,7 @@ impl<B: Device> Rows<'_, B> {
         let (gate_up, mut out) = (self.sums(rows, 2 * width)?, self.operands(rows, width)?);
         let backend = &mut self.backend;
         let times = time(self.setup, tokens, || {
-            backend.gate(&gate_up, Activation::Silu, &mut out)
+            backend.gate(&gate_up, Activation::Silu, &mut out);
         });
         self.add("silu_mul", tokens, rows, 3 * width, times);
         Ok(())

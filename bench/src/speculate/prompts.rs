@@ -118,7 +118,7 @@ impl Prompts {
     }
 
     /// Adds a twin of each domain, right behind it, whose answers are held to `constraint`.
-    pub fn constrain(&mut self, constraint: Arc<Constraint>) {
+    pub fn constrain(&mut self, constraint: &Arc<Constraint>) {
         let domains = std::mem::take(&mut self.domains).into_iter();
         let both = |domain: Domain| {
             let twin = Domain {

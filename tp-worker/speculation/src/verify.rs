@@ -137,16 +137,18 @@ impl Verifier {
             return Ok(());
         }
         self.current = None;
-        self.verified.cut += cut(number, row);
+        let forbidden = cut(number, row);
         let decided = match self.rule {
             Rule::Coupled => self.coupled(number, logits, row, sampler),
             Rule::Recursive => self.recursive(number, logits, row, sampler),
             Rule::Block => self.block(number, logits, row, sampler),
         };
         match decided {
-            Err(error) if number == 0 => Err(error),
-            _ => Ok(()),
+            Ok(()) => self.verified.cut += forbidden,
+            Err(error) if number == 0 => return Err(error),
+            Err(_) => {}
         }
+        Ok(())
     }
 
     /// Returns true if the tokens at a row's nodes are the tokens that [`Sampler`] gives there.
