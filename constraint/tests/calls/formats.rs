@@ -15,11 +15,13 @@ fn tools() -> Vec<Tool> {
         name: "look".to_owned(),
         schema: Some(schema),
         strict: true,
+        loose: false,
     };
     let ping = Tool {
         name: "ping".to_owned(),
         schema: None,
         strict: false,
+        loose: false,
     };
     vec![look, ping]
 }

@@ -116,6 +116,8 @@ pub struct Tool {
     pub name: String,
     pub schema: Option<Value>,
     pub strict: bool,
+    /// True if the arguments are not held to the schema.
+    pub loose: bool,
 }
 
 /// Returns the tools in the chat API's form.
@@ -140,7 +142,8 @@ pub fn grammar(
 ) -> Result<String, GrammarError> {
     let tools = tools.iter().map(|tool| CallableTool {
         name: &tool.name,
-        schema: tool.schema.as_ref(),
+        schema: tool.schema.as_ref().filter(|_| !tool.loose),
+        known: tool.schema.as_ref(),
         strict: tool.strict,
     });
     let tools: Vec<_> = tools.collect();

@@ -27,7 +27,7 @@ pub(super) async fn prompt(
     calls: CallPlan,
 ) -> ApiResult<()> {
     let tools = conversation.tools.as_deref().unwrap_or_default();
-    let is_held = calls.is_held();
+    let is_held = calls.is_held(spec);
     let calls = hold(app, spec, tools, calls)?;
     let continued = continued(&conversation);
     fits(

@@ -204,6 +204,12 @@ async fn what_can_not_be_held_is_refused_by_name() {
             "separate_reasoning",
             "leave it out",
         ),
+        (
+            json!({"response_format": {"type": "json_object"}, "separate_reasoning": false,
+                "chat_template_kwargs": {"enable_thinking": true}}),
+            "separate_reasoning",
+            "leave it out",
+        ),
     ] {
         let (status, text) = tools.front.post(CHAT, &asking(&fields)).await;
         let error: Value = serde_json::from_str(&text).expect("json");
@@ -214,7 +220,7 @@ async fn what_can_not_be_held_is_refused_by_name() {
         );
         assert!(text.contains(words), "{text}");
     }
-    // A schema that can't be obeyed binds nobody where the tool is not strict.
+    // A keyword that can't be obeyed binds nobody where the tool is not strict.
     let fields = json!({"tools": with_schema(not, false), "tool_choice": "required"});
     let call = "<tool_call>\n{\"name\": \"a\", \"arguments\": {}}\n</tool_call>";
     post(&tools, CHAT, &asking(&fields), call).await;

@@ -40,6 +40,7 @@ pub use tokenizer::{
     EncodeError, NamedTemplate, SpecialTokens, Tokenizer, TokenizerConfig, TokenizerError,
 };
 pub use tools::{
-    Beside, CallIds, CallableTool, GrammarError, TOOL_FORMATS, ToolFormat, ToolSchemas, WantedCalls,
+    Beside, CallIds, CallableTool, GRAMMAR_BYTES, GrammarError, TOOL_FORMATS, ToolFormat,
+    ToolSchemas, WantedCalls,
 };
 pub use writer::Sink;

@@ -23,7 +23,7 @@ pub(crate) mod tests;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-pub use grammar::{Beside, CallableTool, GrammarError, WantedCalls};
+pub use grammar::{Beside, CallableTool, GRAMMAR_BYTES, GrammarError, WantedCalls};
 pub(crate) use muted::Muted;
 pub use schema::ToolSchemas;
 

@@ -4,9 +4,9 @@ use std::{borrow::Cow, sync::Arc};
 
 use lockstep_constraint::{check_schema, expression};
 use lockstep_text::{
-    Beside, CallableTool, Calls, GrammarError, ToolFormat, ToolSchemas, WantedCalls,
+    Beside, CallableTool, Calls, GRAMMAR_BYTES, GrammarError, ToolFormat, ToolSchemas, WantedCalls,
 };
-use lockstep_types::constraint::ConstraintKind;
+use lockstep_types::constraint::{CONSTRAINT_BYTES, ConstraintKind};
 use serde_json::Value;
 
 use super::Words;
@@ -15,6 +15,11 @@ use crate::{
     error::{ApiError, ApiResult},
     submission::{ConstraintPart, ConstraintSpec, GenerateSpec},
 };
+
+const _: () = assert!(
+    GRAMMAR_BYTES == CONSTRAINT_BYTES,
+    "a grammar is a constraint"
+);
 
 /// Treatment of calls in an answer.
 #[derive(Debug)]
@@ -26,10 +31,11 @@ pub(in crate::http) struct CallPlan {
 }
 
 impl CallPlan {
-    /// True if the request asks for calls that are held to a grammar.
-    pub fn is_held(&self) -> bool {
+    /// True if the calls of a request are held to a grammar: it asks for that, or constrains the
+    /// answer beside them.
+    pub fn is_held(&self, spec: &GenerateSpec) -> bool {
         let holding = self.holding.as_ref();
-        holding.is_some_and(|holding| holding.param.is_some())
+        holding.is_some_and(|holding| holding.param.is_some() || spec.constraint.is_some())
     }
 }
 
@@ -144,7 +150,8 @@ fn callable<'a>(
             continue;
         }
         let strict = function["strict"] == true;
-        let mut schema = Some(&function["parameters"]).filter(|schema| schema.is_object());
+        let known = Some(&function["parameters"]).filter(|schema| schema.is_object());
+        let mut schema = known;
         if let Some(given) = schema.filter(|_| strict || holding.required) {
             match check_schema(&given.to_string()) {
                 Ok(()) => {}
@@ -163,6 +170,7 @@ fn callable<'a>(
             CallableTool {
                 name,
                 schema,
+                known,
                 strict,
             },
         ));
@@ -190,6 +198,7 @@ fn refused(
                 words.required
             ),
         ),
+        GrammarError::TooLong => ApiError::invalid("tools", format!("Invalid 'tools': {error}.")),
         GrammarError::Arguments { tool, .. } => {
             let at = tools.get(*tool).map_or(0, |(at, _)| *at);
             let param = schema_of(at, words);

@@ -5,10 +5,13 @@
 //! other mark is spelled. Text beside calls contains no opening mark, so nothing is taken for a
 //! call that the grammar did not write as one.
 
+mod bare;
+mod enumeration;
 mod lark;
 mod named;
 mod raw;
 mod schema;
+mod values;
 
 use serde_json::Value;
 
@@ -20,6 +23,9 @@ use super::ToolFormat;
 use crate::tokenizer::Tokenizer;
 use lark::regex_of;
 
+/// Most bytes of a grammar.
+pub const GRAMMAR_BYTES: usize = 64 << 10;
+
 /// A tool that the model may call.
 #[derive(Debug, Clone, Copy)]
 pub struct CallableTool<'a> {
@@ -27,6 +33,9 @@ pub struct CallableTool<'a> {
     pub name: &'a str,
     /// JSON Schema that the arguments are instances of; `None` = they are any object.
     pub schema: Option<&'a Value>,
+    /// JSON Schema whose types of properties the parser knows, whether the arguments are held to it
+    /// or not; `None` = those of `schema`.
+    pub known: Option<&'a Value>,
     /// True if a schema that this format can't follow is an error. Otherwise the arguments are
     /// any object then.
     pub strict: bool,
@@ -60,6 +69,12 @@ pub enum GrammarError {
     /// Calls of the format have no mark that tells their begin from text.
     #[error("calls in this model's format '{0}' begin with no mark that tells them from text")]
     NoOpening(&'static str),
+    /// The grammar would be longer than a constraint may be.
+    #[error(
+        "calls of these tools take a grammar of more than {GRAMMAR_BYTES} bytes; send fewer or \
+         shorter tools, or name those that may be called by 'tool_choice'"
+    )]
+    TooLong,
     /// The arguments of a tool can't be written.
     #[error("{problem}")]
     Arguments {
@@ -103,7 +118,7 @@ impl ToolFormat {
                 format!("({lead} {}){many} {free}?", unit.rest)
             }
         };
-        Ok(lark.finish(&start))
+        lark.finish(&start)
     }
 
     fn begins(&self) -> Vec<&'static str> {

@@ -126,7 +126,7 @@ impl Pythonic {
                 self.hold(symbol, out);
             }
             Symbol::Char(c) if c.is_whitespace() && self.name.is_empty() => self.hold(symbol, out),
-            Symbol::Char(c) if is_name(c) && self.name.len() < MOST_NAME => {
+            Symbol::Char(c) if (is_name(c) || ":/".contains(c)) && self.name.len() < MOST_NAME => {
                 self.name.push(c);
                 self.hold(symbol, out);
             }

@@ -10,9 +10,17 @@ const MOST_SCHEMAS: usize = 256;
 /// The tools of a request, with the types of their arguments.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ToolSchemas {
-    tools: HashMap<String, HashMap<String, Kinds>>,
+    tools: HashMap<String, Arguments>,
     hold: bool,
     alone: bool,
+}
+
+/// Types of a tool's arguments.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Arguments {
+    listed: HashMap<String, Kinds>,
+    /// Types of all others.
+    rest: Kinds,
 }
 
 /// Types that an argument may have.
@@ -35,7 +43,11 @@ impl ToolSchemas {
             let properties = root.get("properties").and_then(Value::as_object);
             let kinds = properties.into_iter().flatten();
             let kinds = kinds.map(|(name, schema)| (name.clone(), Kinds::of(schema, root)));
-            Some((function["name"].as_str()?.to_owned(), kinds.collect()))
+            let arguments = Arguments {
+                listed: kinds.collect(),
+                rest: Kinds::of_rest(root),
+            };
+            Some((function["name"].as_str()?.to_owned(), arguments))
         });
         Self {
             tools: tools.collect(),
@@ -78,8 +90,9 @@ impl ToolSchemas {
 
     /// Returns the types of a tool's argument.
     pub(crate) fn kinds(&self, tool: &str, argument: &str) -> Kinds {
-        let kinds = self.tools.get(tool).and_then(|tool| tool.get(argument));
-        kinds.copied().unwrap_or_default()
+        let tool = self.tools.get(tool);
+        let kinds = tool.map(|tool| tool.listed.get(argument).copied().unwrap_or(tool.rest));
+        kinds.unwrap_or_default()
     }
 }
 
@@ -90,6 +103,12 @@ impl Kinds {
         let mut kinds = Self::default();
         kinds.add(schema, root, &mut { MOST_SCHEMAS });
         kinds
+    }
+
+    /// Reads the types of arguments that a schema does not list.
+    pub fn of_rest(root: &Map<String, Value>) -> Self {
+        let rest = root.get("additionalProperties");
+        rest.map_or(Self::default(), |rest| Self::of(rest, root))
     }
 
     fn add(&mut self, schema: &Value, root: &Map<String, Value>, left: &mut usize) {
@@ -136,6 +155,16 @@ impl Kinds {
     /// True if every value is a string, so that it can be shown before it is whole.
     pub fn is_string(self) -> bool {
         self.string && !self.null && !self.other
+    }
+
+    /// True if a value may be JSON with strings inside.
+    pub fn has_json(self) -> bool {
+        !self.string || self.other
+    }
+
+    /// True if a value may be `null`.
+    pub fn has_null(self) -> bool {
+        self.null
     }
 
     /// Returns a written value as JSON: the value that its text spells if the argument may have

@@ -1,13 +1,11 @@
 //! Writer of a grammar.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::{CallableTool, GrammarError};
+use super::schema::Unwritable;
+use super::{CallableTool, GRAMMAR_BYTES, GrammarError, bare};
 use crate::marks::{Mark, Role};
 use crate::tokenizer::Tokenizer;
-
-/// Keys behind which a schema may define others, for references into it.
-const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
 /// One call, or one block of calls.
 #[derive(Debug)]
@@ -31,6 +29,10 @@ pub(crate) struct Lark<'a> {
     rules: String,
     count: usize,
     any_object: Option<String>,
+    /// Bytes of schemas so far.
+    written: usize,
+    /// True if the grammar is longer than it may be, so that nothing else is written.
+    full: bool,
 }
 
 impl<'a> Lark<'a> {
@@ -48,6 +50,8 @@ impl<'a> Lark<'a> {
             rules: String::new(),
             count: 0,
             any_object: None,
+            written: 0,
+            full: false,
         }
     }
 
@@ -82,6 +86,10 @@ impl<'a> Lark<'a> {
     fn add(&mut self, kind: char, body: &str) -> String {
         let name = format!("{kind}{}", self.count);
         self.count += 1;
+        self.full |= self.rules.len() + body.len() > GRAMMAR_BYTES;
+        if self.full {
+            return name;
+        }
         self.rules.push_str(&format!("{name}: {body}\n"));
         name
     }
@@ -99,7 +107,8 @@ impl<'a> Lark<'a> {
     /// Returns the expression of a tool's arguments as a JSON object.
     pub fn arguments(&mut self, tool: usize) -> String {
         match self.tools[tool].schema {
-            Some(Value::Object(schema)) => json_expression(&as_object(schema)),
+            Some(Value::Object(_)) if self.full => String::new(),
+            Some(Value::Object(schema)) => self.json(&as_object(&bare::map(schema))),
             _ => self.any_object(),
         }
     }
@@ -108,13 +117,49 @@ impl<'a> Lark<'a> {
         if let Some(rule) = &self.any_object {
             return rule.clone();
         }
-        let rule = self.rule(&json_expression(&json!({"type": "object"})));
+        let rule = self.rule("%json {\"type\":\"object\"}");
         self.any_object.insert(rule).clone()
     }
 
+    /// Returns the expression of a schema's instances.
+    fn json(&mut self, schema: &Value) -> String {
+        let expression = format!("%json {schema}");
+        self.written += expression.len();
+        self.full |= self.written > GRAMMAR_BYTES;
+        expression
+    }
+
+    /// Returns the expression of the instances of a schema inside another, `root`.
+    ///
+    /// # Errors
+    /// [`Unwritable`] for a reference that does not lead to a definition of `root`.
+    pub(super) fn part(
+        &mut self,
+        schema: &Value,
+        root: &Map<String, Value>,
+    ) -> Result<String, Unwritable> {
+        if self.full {
+            return Ok(String::new());
+        }
+        let part = bare::part(schema, root)?;
+        Ok(self.json(&part))
+    }
+
+    /// True if the grammar is longer than it may be, and will be refused.
+    pub(super) fn is_full(&self) -> bool {
+        self.full
+    }
+
     /// Returns the whole grammar.
-    pub fn finish(self, start: &str) -> String {
-        format!("start: {start}\n{}", self.rules)
+    ///
+    /// # Errors
+    /// [`GrammarError::TooLong`].
+    pub fn finish(self, start: &str) -> Result<String, GrammarError> {
+        let grammar = format!("start: {start}\n{}", self.rules);
+        match self.full || grammar.len() > GRAMMAR_BYTES {
+            true => Err(GrammarError::TooLong),
+            false => Ok(grammar),
+        }
     }
 }
 
@@ -123,25 +168,6 @@ fn as_object(schema: &Map<String, Value>) -> Value {
     let mut schema = schema.clone();
     schema.entry("type").or_insert_with(|| "object".into());
     Value::Object(schema)
-}
-
-/// Returns the expression of a schema's instances.
-pub(super) fn json_expression(schema: &Value) -> String {
-    format!("%json {schema}")
-}
-
-/// Returns the expression of the instances of a schema inside another, `root`.
-pub(super) fn part_expression(schema: &Value, root: &Map<String, Value>) -> String {
-    let Value::Object(part) = schema else {
-        return json_expression(schema);
-    };
-    let mut part = part.clone();
-    for key in DEFINITIONS {
-        if let Some(definitions) = root.get(key) {
-            part.insert(key.to_owned(), definitions.clone());
-        }
-    }
-    json_expression(&Value::Object(part))
 }
 
 /// Returns the expression of a text.

@@ -4,7 +4,7 @@ use serde_json::Map;
 use serde_json::Value;
 
 use super::GrammarError;
-use super::lark::{Lark, literal, part_expression};
+use super::lark::{Lark, literal};
 use super::schema::{Properties, Unwritable, properties};
 
 /// Returns the expression of a tool's arguments. Their values are JSON, which the parser takes for
@@ -18,7 +18,9 @@ pub(in super::super) fn named(lark: &mut Lark<'_>, tool: usize) -> Result<String
     let schema = callable.schema.and_then(Value::as_object).unwrap_or(&empty);
     match listed(lark, schema) {
         Ok(arguments) => Ok(arguments),
-        Err(_) if !callable.strict => Ok(any(lark, &Value::Bool(true), &empty)),
+        Err(_) if !callable.strict => {
+            any(lark, &Value::Bool(true), &empty).map_err(|error| error.of(tool))
+        }
         Err(error) => Err(error.of(tool)),
     }
 }
@@ -26,7 +28,7 @@ pub(in super::super) fn named(lark: &mut Lark<'_>, tool: usize) -> Result<String
 fn listed(lark: &mut Lark<'_>, schema: &Map<String, Value>) -> Result<String, Unwritable> {
     let properties = match properties(schema)? {
         Properties::Listed(properties) => properties,
-        Properties::Any(values) => return Ok(any(lark, values, schema)),
+        Properties::Any(values) => return any(lark, values, schema),
     };
     // Two rules for each argument and those behind it: one without a comma before it.
     let (mut first, mut later) = (String::new(), String::new());
@@ -39,7 +41,7 @@ fn listed(lark: &mut Lark<'_>, schema: &Map<String, Value>) -> Result<String, Un
             )));
         }
         let key = literal(&format!("{}=", property.name));
-        let one = format!("{key} {}", part_expression(property.schema, schema));
+        let one = format!("{key} {}", lark.part(property.schema, schema)?);
         let one = lark.rule(&one);
         let without = |rest: &str| match property.required {
             true => String::new(),
@@ -54,15 +56,20 @@ fn listed(lark: &mut Lark<'_>, schema: &Map<String, Value>) -> Result<String, Un
 }
 
 /// Returns the expression of arguments with any names.
-fn any(lark: &mut Lark<'_>, values: &Value, root: &Map<String, Value>) -> String {
+fn any(
+    lark: &mut Lark<'_>,
+    values: &Value,
+    root: &Map<String, Value>,
+) -> Result<String, Unwritable> {
     let name = lark.terminal("/[A-Za-z_][A-Za-z0-9_]{0,63}/");
     let values = match values {
         Value::Bool(true) => Value::Object(Map::new()),
         other => other.clone(),
     };
-    let one = lark.rule(&format!("{name} \"=\" {}", part_expression(&values, root)));
+    let one = format!("{name} \"=\" {}", lark.part(&values, root)?);
+    let one = lark.rule(&one);
     let rule = lark.rule(&format!("{one} (\", \" {one})*"));
-    format!("{rule}?")
+    Ok(format!("{rule}?"))
 }
 
 fn is_identifier(name: &str) -> bool {

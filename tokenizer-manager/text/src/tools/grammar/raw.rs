@@ -1,29 +1,12 @@
 //! Arguments as raw values between tags: texts as they are, everything else as JSON.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::GrammarError;
-use super::lark::{Lark, literal, part_expression, regex_of};
+use super::lark::{Lark, literal, regex_of};
 use super::schema::{Properties, Unwritable, plain_name, properties};
+use super::values::{Values, Walk};
 use crate::tools::schema::Kinds;
-
-/// Longest bound of a text's length.
-const MOST_LENGTH: u64 = 4096;
-/// Most schemas behind references and in unions of a value.
-const MOST_SCHEMAS: usize = 256;
-
-/// Keywords that change nothing about an instance.
-const ANNOTATIONS: [&str; 9] = [
-    "title",
-    "description",
-    "default",
-    "examples",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-    "$comment",
-    "$schema",
-];
 
 /// The way in which a format writes an argument.
 #[derive(Debug, Clone, Copy)]
@@ -42,17 +25,6 @@ pub(in super::super) struct RawStyle {
     pub trims: bool,
 }
 
-/// Values of an argument.
-#[derive(Debug, Default)]
-struct Values {
-    /// Lengths of texts, if there may be any: the least, and the most.
-    texts: Option<(u64, Option<u64>)>,
-    /// Texts that are enumerated.
-    literals: Vec<String>,
-    /// Schemas of all that is no text.
-    json: Vec<Value>,
-}
-
 /// Returns the expression of a tool's arguments.
 ///
 /// # Errors
@@ -64,14 +36,19 @@ pub(in super::super) fn keys(
 ) -> Result<String, GrammarError> {
     let callable = lark.tools[tool];
     let empty = Map::new();
-    let schema = callable.schema.and_then(Value::as_object).unwrap_or(&empty);
-    match listed(lark, schema, style) {
-        Ok(arguments) => Ok(arguments),
-        Err(_) if !callable.strict => {
-            any(lark, &Value::Bool(true), &empty, style).map_err(|error| error.of(tool))
-        }
-        Err(error) => Err(error.of(tool)),
-    }
+    let known = callable
+        .known
+        .or(callable.schema)
+        .and_then(Value::as_object);
+    let loose = |lark: &mut Lark<'_>| loose(lark, known.unwrap_or(&empty), style);
+    let arguments = match callable.schema.and_then(Value::as_object) {
+        None => loose(lark),
+        Some(schema) => match listed(lark, schema, style) {
+            Err(_) if !callable.strict => loose(lark),
+            written => written,
+        },
+    };
+    arguments.map_err(|error| error.of(tool))
 }
 
 impl Unwritable {
@@ -118,6 +95,39 @@ fn any(
     Ok(format!("{rule}* "))
 }
 
+/// Returns the expression of any arguments. Those that the parser takes for texts are free texts.
+fn loose(
+    lark: &mut Lark<'_>,
+    schema: &Map<String, Value>,
+    style: &RawStyle,
+) -> Result<String, Unwritable> {
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let properties = properties.into_iter().flatten();
+    let kinds = properties.map(|(name, property)| (name, Kinds::of(property, schema)));
+    let rest = Kinds::of_rest(schema);
+    let own = |(name, kinds): &(&String, Kinds)| {
+        kinds.has_json() != rest.has_json() && plain_name(name).is_ok()
+    };
+    let own: Vec<_> = kinds.filter(own).collect();
+    let mut key = "/[A-Za-z_][A-Za-z0-9_]{0,63}/".to_owned();
+    if !own.is_empty() {
+        let names: Vec<_> = own.iter().map(|(name, _)| regex_of(name)).collect();
+        key.push_str(&format!(" & ~/({})/", names.join("|")));
+    }
+    let key = lark.terminal(&key);
+    let mut ways = Vec::new();
+    for (key, kinds) in std::iter::once((key, rest))
+        .chain(own.into_iter().map(|(name, kinds)| (literal(name), kinds)))
+    {
+        if !lark.is_full() {
+            let values = Values::loose(kinds);
+            ways.push(written(lark, &key, (values, kinds), &Map::new(), style)?);
+        }
+    }
+    let rule = lark.rule(&ways.join(" | "));
+    Ok(format!("{rule}* "))
+}
+
 fn argument(
     lark: &mut Lark<'_>,
     key: &str,
@@ -125,9 +135,25 @@ fn argument(
     root: &Map<String, Value>,
     style: &RawStyle,
 ) -> Result<String, Unwritable> {
+    if lark.is_full() {
+        return Ok(String::new());
+    }
     let mut values = Values::default();
-    values.add(schema, root, &mut { MOST_SCHEMAS })?;
-    let kinds = Kinds::of(schema, root);
+    values.add(schema, root, &mut Walk::default())?;
+    if values.is_empty() {
+        return Err(Unwritable::keyword("$ref"));
+    }
+    written(lark, key, (values, Kinds::of(schema, root)), root, style)
+}
+
+/// Returns the expression of an argument with one of these values.
+fn written(
+    lark: &mut Lark<'_>,
+    key: &str,
+    (values, kinds): (Values, Kinds),
+    root: &Map<String, Value>,
+    style: &RawStyle,
+) -> Result<String, Unwritable> {
     let mut ways = Vec::new();
     if let Some(lengths) = values.texts {
         ways.push(text(lark, lengths, kinds, style));
@@ -137,7 +163,7 @@ fn argument(
     }
     let close = format!("{}{}", around(style), lark.mark(style.close));
     for schema in &values.json {
-        ways.push(format!("{} {close}", part_expression(schema, root)));
+        ways.push(format!("{} {close}", lark.part(schema, root)?));
     }
     let value = lark.rule(&ways.join(" | "));
     Ok(format!(
@@ -174,16 +200,18 @@ fn text(
         format!("/(?s:.){{{},{most}}}/", least.max(1)),
         format!("~/(?s:.*)({})(?s:.*)/", without.join("|")),
     ];
-    if !kinds.is_string() {
-        // The parser takes what looks like another value for that.
+    // The parser takes what looks like another value for that.
+    if kinds.has_json() {
         parts.push("/[A-Za-z](?s:.*)/".to_owned());
         parts.push(r"~/(true|false|null|True|False|None)\s*/".to_owned());
+    } else if kinds.has_null() {
+        parts.push(r"~/\s*(null|None)\s*/".to_owned());
     }
     if style.trims && style.around.is_empty() {
         parts.push("/[^\\n]|[^\\n](?s:.*)[^\\n]/".to_owned());
     }
     let text = lark.terminal(&parts.join(" & "));
-    let maybe = if least == 0 && kinds.is_string() {
+    let maybe = if least == 0 && !kinds.has_json() {
         "?"
     } else {
         ""
@@ -207,8 +235,10 @@ fn enumerated(
     let has_mark = style.without.iter().any(|at| text.contains(lark.text(*at)));
     let is_trimmed =
         style.trims && style.around.is_empty() && (text.starts_with('\n') || text.ends_with('\n'));
+    // The parser looks for the end of a string of JSON before it looks for a tag.
+    let is_open = kinds.has_json() && text.trim_start().starts_with(['"', '[', '{']);
     let quoted = Value::from(text).to_string();
-    let is_text = kinds.is_string() || kinds.json(text) == quoted;
+    let is_text = (kinds.is_string() || kinds.json(text) == quoted) && !is_open;
     if has_mark || is_trimmed || !is_text {
         return Err(Unwritable {
             keyword: Some("enum".to_owned()),
@@ -228,127 +258,4 @@ fn enumerated(
         true => closed,
         false => lark.terminal(&closed),
     })
-}
-
-impl Values {
-    /// Adds the instances of a schema.
-    fn add(
-        &mut self,
-        schema: &Value,
-        root: &Map<String, Value>,
-        left: &mut usize,
-    ) -> Result<(), Unwritable> {
-        let Value::Object(fields) = schema else {
-            return match schema {
-                Value::Bool(true) => {
-                    self.any();
-                    Ok(())
-                }
-                _ => Err(Unwritable::other("a schema must be an object or 'true'")),
-            };
-        };
-        let only = |keyword: &str| {
-            let mut own = fields.keys().map(String::as_str);
-            own.all(|key| key == keyword || ANNOTATIONS.contains(&key))
-        };
-        if *left == 0 {
-            return Err(Unwritable::keyword("$ref"));
-        }
-        *left -= 1;
-        if let Some(reference) = fields.get("$ref").and_then(Value::as_str) {
-            let target = super::super::schema::target(root, reference);
-            return match target.filter(|_| only("$ref")) {
-                Some(target) => self.add(target, root, left),
-                None => Err(Unwritable::keyword("$ref")),
-            };
-        }
-        if let Some(values) = enumeration(fields) {
-            values.into_iter().for_each(|value| self.value(value));
-            return Ok(());
-        }
-        for union in ["anyOf", "oneOf"] {
-            if let Some(Value::Array(branches)) = fields.get(union) {
-                if !only(union) {
-                    return Err(Unwritable::keyword(union));
-                }
-                return branches
-                    .iter()
-                    .try_for_each(|branch| self.add(branch, root, left));
-            }
-        }
-        self.typed(fields, only(""))
-    }
-
-    fn any(&mut self) {
-        self.texts = Some((0, None));
-        self.json
-            .push(json!({"type": ["null", "boolean", "number", "object", "array"]}));
-    }
-
-    fn value(&mut self, value: &Value) {
-        match value {
-            Value::String(text) => self.literals.push(text.clone()),
-            other => self.json.push(json!({"const": other})),
-        }
-    }
-
-    /// Adds the instances of a schema without a union. `bare` = it has nothing but annotations.
-    fn typed(&mut self, fields: &Map<String, Value>, bare: bool) -> Result<(), Unwritable> {
-        let types: Vec<&str> = match fields.get("type") {
-            None if bare => {
-                self.any();
-                return Ok(());
-            }
-            None => return Err(Unwritable::other("give each property a 'type'")),
-            Some(Value::String(name)) => vec![name],
-            Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
-            Some(_) => return Err(Unwritable::keyword("type")),
-        };
-        let others: Vec<_> = types.iter().filter(|name| **name != "string").collect();
-        if others.len() < types.len() {
-            self.text(fields)?;
-        }
-        if !others.is_empty() {
-            let mut fields = fields.clone();
-            fields.insert("type".to_owned(), json!(others));
-            for keyword in ["minLength", "maxLength", "pattern", "format"] {
-                fields.remove(keyword);
-            }
-            self.json.push(Value::Object(fields));
-        }
-        Ok(())
-    }
-
-    fn text(&mut self, fields: &Map<String, Value>) -> Result<(), Unwritable> {
-        for keyword in ["pattern", "format", "allOf", "not"] {
-            if fields.contains_key(keyword) {
-                return Err(Unwritable::keyword(keyword));
-            }
-        }
-        let length = |keyword: &str| match fields.get(keyword) {
-            None => Ok(None),
-            Some(length) => match length.as_u64().filter(|length| *length <= MOST_LENGTH) {
-                Some(length) => Ok(Some(length)),
-                None => Err(Unwritable::keyword(keyword)),
-            },
-        };
-        let lengths = (length("minLength")?.unwrap_or(0), length("maxLength")?);
-        if self.texts.is_some_and(|texts| texts != lengths) {
-            return Err(Unwritable::keyword("anyOf"));
-        }
-        if lengths.1.is_some_and(|most| most < lengths.0.max(1)) {
-            return Err(Unwritable::keyword("maxLength"));
-        }
-        self.texts = Some(lengths);
-        Ok(())
-    }
-}
-
-/// Returns the values of `enum` or `const`.
-fn enumeration(fields: &Map<String, Value>) -> Option<Vec<&Value>> {
-    match (fields.get("enum"), fields.get("const")) {
-        (Some(Value::Array(values)), _) => Some(values.iter().collect()),
-        (_, Some(value)) => Some(vec![value]),
-        _ => None,
-    }
 }

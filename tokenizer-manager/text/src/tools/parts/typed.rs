@@ -37,7 +37,7 @@ impl TypedArguments {
         self.kinds = kinds;
         self.whole.clear();
         self.streams = false;
-        self.scanner = (sound && !kinds.is_string()).then(JsonScanner::default);
+        self.scanner = (sound && kinds.has_json()).then(JsonScanner::default);
         if kinds.is_string() {
             self.stream(out);
         }
