@@ -19,7 +19,8 @@ pub struct ConstraintWork {
     pub cache_hits: u64,
     /// Requests whose constraint could not be followed any further.
     pub failures: u64,
-    /// Drafted tokens that the constraint forbade after the tokens accepted before them.
+    /// Drafted tokens that the constraint forbade where they were drafted, before the pass or in
+    /// it. Tokens behind them do not count.
     pub cut_drafts: u64,
 }
 
