@@ -96,16 +96,24 @@ impl<'a> Convert<Listed> for Locate<'a, '_> {
     }
 
     fn vector(&mut self, part: &VectorPart) -> Result<Vec<f32>, ModelError> {
-        let mut values = Vec::with_capacity(part.len());
-        for tensor in &part.tensors {
-            let whole = self.source.vector(&tensor.name, tensor.rows)?;
-            for range in &tensor.taken {
-                values.extend_from_slice(&whole[range.clone()]);
-            }
-        }
-        if part.plus_one {
-            values.iter_mut().for_each(|value| *value += 1.0);
-        }
-        Ok(values)
+        vector(self.source, part)
     }
+}
+
+/// Reads a rank's part of a vector.
+///
+/// # Errors
+/// The errors of [`Source::vector`].
+pub(crate) fn vector(source: &dyn Source, part: &VectorPart) -> Result<Vec<f32>, ModelError> {
+    let mut values = Vec::with_capacity(part.len());
+    for tensor in &part.tensors {
+        let whole = source.vector(&tensor.name, tensor.rows)?;
+        for range in &tensor.taken {
+            values.extend_from_slice(&whole[range.clone()]);
+        }
+    }
+    if part.plus_one {
+        values.iter_mut().for_each(|value| *value += 1.0);
+    }
+    Ok(values)
 }

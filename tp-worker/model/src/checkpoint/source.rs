@@ -91,6 +91,6 @@ pub(crate) fn open(model: &ModelConfig, access: FileAccess) -> Result<Box<dyn So
         LoadFormat::Auto => {
             Box::new(Safetensors::open(&model.path, access)?.in_format(&model.checkpoint))
         }
-        LoadFormat::Dummy => Box::new(Dummy::new(&model.path)),
+        LoadFormat::Dummy => Box::new(Dummy::new(&model.path, model.norm)),
     })
 }

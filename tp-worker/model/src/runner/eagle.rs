@@ -7,7 +7,7 @@ mod hidden;
 mod load;
 mod output;
 
-use lockstep_backend::{Backend, BackendError, KvShape};
+use lockstep_backend::{Backend, BackendError, KvShape, LogitScaling};
 use lockstep_types::KvCacheDtype;
 
 use crate::{
@@ -47,6 +47,8 @@ pub struct EagleHead<B: Backend> {
     weights: Eagle<B>,
     /// The target's token for each token of the head; empty where the two are the same.
     targets: Vec<u32>,
+    /// Scaling of logits that the target's output head computes; `None` for an own head.
+    scaling: Option<LogitScaling>,
     /// `targets` on the device, if the device drafts by itself.
     ids: Option<B::Vector>,
     buffers: Buffers<B::Tensor>,

@@ -32,6 +32,7 @@ pub(crate) use buffers::Buffers;
 use capture::Capture;
 
 pub use load::LoadOptions;
+pub(super) use logits::scaling;
 pub use logits::{LogitBlock, LogitSink};
 pub use staged::{DraftStaged, Staged};
 

@@ -175,6 +175,25 @@ fn eagle_heads_agree() {
     assert!(compare(&checkpoint) != unbiased);
 }
 
+/// Products of the target's output head become logits as the target's own do.
+#[test]
+fn logits_of_the_targets_output_head_are_scaled() {
+    for (mut checkpoint, shared) in [(Checkpoint::eagle(), true), (Checkpoint::eagle3(), false)] {
+        let plain = compare(&checkpoint);
+        checkpoint.target.multipliers.logits = 4.0;
+        checkpoint.target.multipliers.logit_softcap = Some(0.5);
+        let scaled = compare(&checkpoint);
+        for (plain, scaled) in plain.iter().zip(scaled) {
+            let expected = match shared {
+                true => 0.5 * (plain / 4.0 / 0.5).tanh(),
+                false => *plain,
+            };
+            let error = (scaled - expected).abs();
+            assert!(error <= 1e-5, "{scaled} instead of {expected}");
+        }
+    }
+}
+
 #[test]
 fn a_head_tells_what_it_needs() {
     let checkpoint = Checkpoint::eagle3();

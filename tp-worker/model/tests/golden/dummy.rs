@@ -59,10 +59,18 @@ fn distance(found: &[Vec<Vec<f32>>], expected: &[Vec<Vec<f32>>]) -> f32 {
     distances.fold(0.0, |most, next| if next <= most { most } else { next })
 }
 
-/// Runs models with biases and with a head of their own, then one with norms of heads.
+/// Runs models with biases, with a head of their own and with norms of heads, then models with
+/// other norms.
 #[test]
 fn splits_and_devices_have_the_same_random_weights() {
-    for name in ["llama_bias", "qwen2_untied", "qwen3"] {
+    for name in [
+        "llama_bias",
+        "qwen2_untied",
+        "qwen3",
+        "gemma2",
+        "olmo2",
+        "starcoder2",
+    ] {
         let (model, _folder) = untrained(name);
         let expected = logits(&model, &cpu(), feed(1), &texts());
         let found = logits(&model, &cpu(), feed(2), &texts());

@@ -102,7 +102,7 @@ impl Served {
             quantization: present.quantization,
             ..described.model.with_tokenizer_eos(present.tokenizer_eos_id)
         };
-        let mut like_present = ModelConfig {
+        let like_present = ModelConfig {
             path: present.path.clone(),
             load_format: present.load_format,
             // A text model's tensors are named by the age of the files around it.
@@ -112,15 +112,7 @@ impl Served {
         if like_present == *present {
             return Ok(new);
         }
-        let folder = folder.display();
-        like_present.tie_word_embeddings = present.tie_word_embeddings;
-        let reason = match like_present == *present {
-            true => other_head(new.tie_word_embeddings),
-            false if new.checkpoint != present.checkpoint => {
-                "has weights in another form than the one that runs (`quantization_config`)"
-            }
-            false => "has another shape or other end tokens than the one that runs",
-        };
+        let (folder, reason) = (folder.display(), mismatch(like_present, present));
         Err(WorkerError::Reload(format!(
             "the model in {folder} {reason}; restart the server to serve it"
         )))
@@ -171,6 +163,31 @@ pub(super) enum Heads {
     Compared,
 }
 
+/// Returns the reason for refusing the model `new`, whose place in files is that of the `present`
+/// one.
+fn mismatch(new: ModelConfig, present: &ModelConfig) -> &'static str {
+    let tied = new.tie_word_embeddings;
+    let like_head = ModelConfig {
+        tie_word_embeddings: present.tie_word_embeddings,
+        ..new
+    };
+    if like_head == *present {
+        return other_head(tied);
+    }
+    if like_head.checkpoint != present.checkpoint {
+        return "has weights in another form than the one that runs (`quantization_config`)";
+    }
+    let like_factors = ModelConfig {
+        multipliers: present.multipliers,
+        ..like_head
+    };
+    if like_factors == *present {
+        return "has other fixed factors than the one that runs, such as Gemma's multiplier of \
+                embeddings, which is rounded to the `dtype` in config.json";
+    }
+    "has another shape or other end tokens than the one that runs"
+}
+
 /// Returns the reason for refusing a model with an output head of its own where the present
 /// model has none, or the reverse.
 fn other_head(tied: bool) -> &'static str {
@@ -183,5 +200,27 @@ fn other_head(tied: bool) -> &'static str {
             "has an output head (lm_head.weight) of its own, unlike its embedding, and the one \
              that runs has its embedding for that"
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mismatch;
+
+    #[test]
+    fn a_refusal_names_what_differs() {
+        let gemma = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../tests/fixtures/architectures/gemma3_old_config"
+        );
+        let present = lockstep_model_folder::load(gemma.as_ref()).unwrap();
+        let mut new = present.clone();
+        new.multipliers.embedding = 8.5;
+        assert!(mismatch(new.clone(), &present).contains("`dtype`"));
+        new.hidden_size = 80;
+        assert!(mismatch(new, &present).contains("another shape"));
+        let mut untied = present.clone();
+        untied.tie_word_embeddings = false;
+        assert!(mismatch(untied, &present).contains("lm_head.weight"));
     }
 }

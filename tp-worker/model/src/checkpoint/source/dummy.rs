@@ -6,24 +6,31 @@ use std::{
 };
 
 use lockstep_backend::{HostMatrix, RandomBlock, RandomMatrix, RandomNumbers};
+use lockstep_types::NormKind;
 
 use super::Source;
 use crate::{ModelError, blocks::parts::TensorRows};
 
-/// Standard deviation of biases, and of norms around one.
+/// Standard deviation of biases, and of norms around their mean.
 const VECTORS: f32 = 0.02;
 
 /// Made-up tensors for a model in some folder. They follow from their names alone.
 #[derive(Debug)]
 pub(super) struct Dummy {
     folder: PathBuf,
+    /// Mean of the norms' weights, as a checkpoint stores them.
+    norms: f32,
 }
 
 impl Dummy {
-    /// Makes tensors up for the model in `folder`.
-    pub fn new(folder: &Path) -> Self {
+    /// Makes tensors up for the model in `folder`, whose norms are of `kind`.
+    pub fn new(folder: &Path, kind: NormKind) -> Self {
         Self {
             folder: folder.to_owned(),
+            norms: match kind {
+                NormKind::RmsUnitOffset => 0.0,
+                NormKind::Rms | NormKind::Layer => 1.0,
+            },
         }
     }
 }
@@ -54,7 +61,11 @@ impl Source for Dummy {
     }
 
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
-        Ok(vector(name, len))
+        let mean = match name.ends_with("norm.weight") {
+            true => self.norms,
+            false => 0.0,
+        };
+        Ok(vector(name, len, mean))
     }
 
     fn integers(&self, _: &str, len: usize) -> Result<Vec<i64>, ModelError> {
@@ -72,15 +83,9 @@ fn matrix(name: &str, inputs: usize) -> RandomNumbers {
     RandomNumbers::new(key(name), 1.0 / (inputs.max(1) as f32).sqrt())
 }
 
-/// Returns the random vector `name`. Weights of norms are about one, other vectors about
-/// zero.
-fn vector(name: &str, len: usize) -> Vec<f32> {
+/// Returns the random vector `name`, about `mean`.
+fn vector(name: &str, len: usize, mean: f32) -> Vec<f32> {
     let numbers = RandomNumbers::new(key(name), VECTORS);
-    let mean = if name.ends_with("norm.weight") {
-        1.0
-    } else {
-        0.0
-    };
     (0..len)
         .map(|index| mean + numbers.at(index).to_f32())
         .collect()
@@ -91,4 +96,28 @@ fn key(name: &str) -> u64 {
     let hash = blake3::hash(name.as_bytes());
     let first = hash.as_bytes().first_chunk().copied().unwrap_or_default();
     u64::from_le_bytes(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_types::NormKind;
+
+    use super::{Dummy, Range, Source as _};
+    use crate::{blocks::parts::VectorPart, checkpoint::found::vector};
+
+    /// Weights that a checkpoint stores as distances from one are about one too.
+    #[test]
+    fn norms_are_about_one_whatever_their_kind() {
+        for kind in [NormKind::Rms, NormKind::RmsUnitOffset, NormKind::Layer] {
+            let dummy = Dummy::new("nowhere".as_ref(), kind);
+            let part = VectorPart::norm("model.norm", kind, 64, vec![Range { start: 0, end: 64 }]);
+            let values = vector(&dummy, &part).unwrap();
+            assert!(
+                values.iter().all(|value| (value - 1.0).abs() < 0.2),
+                "{kind:?}"
+            );
+            let biases = dummy.vector("model.norm.bias", 64).unwrap();
+            assert!(biases.iter().all(|value| value.abs() < 0.2), "{kind:?}");
+        }
+    }
 }

@@ -13,6 +13,7 @@ use crate::{
         source::{self, Source},
     },
     models::eagle::{self, Eagle, Present},
+    runner::transformer::scaling,
 };
 
 impl<B: Backend> EagleHead<B> {
@@ -48,6 +49,10 @@ impl<B: Backend> EagleHead<B> {
             requests,
             limits,
         };
+        let scaling = match present.head {
+            true => None,
+            false => scaling(&target.multipliers),
+        };
         let ids = match backend.drafter() {
             Some(device) if !targets.is_empty() => Some(device.load_ids(&targets)?),
             _ => None,
@@ -68,6 +73,7 @@ impl<B: Backend> EagleHead<B> {
             requests,
             numbers: (0..requests as u32).collect(),
             targets,
+            scaling,
             ids,
             fed: 0,
             outputs: 0,

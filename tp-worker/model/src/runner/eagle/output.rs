@@ -2,7 +2,7 @@
 
 use std::{mem::take, ops::Range};
 
-use lockstep_backend::{Axis, Backend, Linear, Owners};
+use lockstep_backend::{Axis, Backend, Linear, LogitScaling, Owners};
 
 use super::{EagleHead, HiddenSource};
 use crate::{
@@ -17,6 +17,8 @@ pub(super) struct Output<'a, T> {
     pub normed: &'a mut T,
     /// The logits.
     pub logits: &'a mut T,
+    /// Scaling of the products of the target's output head, if the head reads that.
+    pub scaling: Option<LogitScaling>,
 }
 
 impl<T> Output<'_, T> {
@@ -29,7 +31,11 @@ impl<T> Output<'_, T> {
         states: &T,
         rows: usize,
     ) {
-        let Self { normed, logits } = self;
+        let Self {
+            normed,
+            logits,
+            scaling,
+        } = self;
         backend.set_rows(normed, rows);
         backend.set_rows(logits, rows);
         let input = match &weights.wiring {
@@ -41,6 +47,9 @@ impl<T> Output<'_, T> {
         };
         let head = weights.head.as_ref().unwrap_or(tables.head);
         backend.matmul(input, Linear::unbiased(head), logits);
+        if let Some(scaling) = scaling {
+            backend.scale_logits(logits, scaling);
+        }
     }
 }
 
@@ -91,6 +100,7 @@ impl<B: Backend> EagleHead<B> {
         let output = Output {
             normed: &mut b.head_normed,
             logits: &mut b.logits,
+            scaling: self.scaling,
         };
         output.compute(backend, &self.weights, tables, &b.head_input, rows);
         let owners = Owners {

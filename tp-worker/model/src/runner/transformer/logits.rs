@@ -41,6 +41,17 @@ pub struct LogitBlock<'a> {
     pub vocab: usize,
 }
 
+/// Returns what is done to the products of a model's output head; `None` if they are its logits.
+pub(in crate::runner) fn scaling(multipliers: &Multipliers) -> Option<LogitScaling> {
+    let Multipliers {
+        logits: divisor,
+        logit_softcap: softcap,
+        ..
+    } = *multipliers;
+    let scales = divisor != 1.0 || softcap.is_some();
+    scales.then_some(LogitScaling { divisor, softcap })
+}
+
 impl<B: Backend> Transformer<B> {
     /// Computes the logits of the wanted rows in blocks, unless the pass has `computed` its
     /// only block, and hands them to `sink`. With several DP ranks, blocks have rows of all
@@ -179,13 +190,7 @@ impl<B: Backend> Transformer<B> {
             backend.gather_rows(rows, picks, &mut b.head_input);
             backend.matmul(&b.head_input, Linear::unbiased(head), &mut b.logits);
         }
-        let Multipliers {
-            logits: divisor,
-            logit_softcap: softcap,
-            ..
-        } = self.model.multipliers;
-        if divisor != 1.0 || softcap.is_some() {
-            let scaling = LogitScaling { divisor, softcap };
+        if let Some(scaling) = scaling(&self.model.multipliers) {
             backend.scale_logits(&mut b.logits, scaling);
         }
     }

@@ -98,6 +98,7 @@ impl<B: Backend> EagleHead<B> {
         let output = Output {
             normed: &mut b.head_normed,
             logits: &mut b.logits,
+            scaling: self.scaling,
         };
         output.compute(backend, &self.weights, tables, &b.head_input, wanted);
         Ok(())
