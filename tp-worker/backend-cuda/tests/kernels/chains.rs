@@ -79,6 +79,13 @@ fn chain(
     })
 }
 
+/// Runs the chain in an order in which kernels begin early.
+pub fn early(gpu: &Gpu, element: Element) {
+    let mut products = Products::new(&gpu.context, &gpu.compiler, element).expect("kernels");
+    let made = RowwiseOps::new(&gpu.context, &gpu.compiler, element);
+    chain(gpu, &mut products, &made.expect("kernels"), || Ok(()));
+}
+
 #[test]
 fn kernels_that_begin_early_have_the_bits_of_those_that_wait() {
     let gpu = Gpu::new();

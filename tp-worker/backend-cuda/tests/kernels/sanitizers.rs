@@ -4,16 +4,18 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use lockstep_backend::{AttentionShape, KvShape};
+use lockstep_backend::{
+    AttentionShape, BlockEnd, CountedKeys, KvShape, LogitScaling, Norm, RmsNorm, WholeNorms,
+};
 use lockstep_backend_cuda::{
-    Attention, CudaError, Element, HeadNorms, Indices, Operands, PagedCache, Product, Products,
-    Rope, Rows, RowwiseOps,
+    Attention, BlockOps, CudaError, Element, HeadNorms, Indices, Operands, PagedCache, Product,
+    Products, Rope, Rows, RowwiseOps,
 };
 use lockstep_types::{Activation, KvCacheDtype};
 
 use crate::requests::{Request, Run, attend};
 use crate::support::{ELEMENTS, Gpu, Noise, tokens};
-use crate::{accepting, sampling};
+use crate::{accepting, chains, sampling};
 
 /// Path of a sanitizer's library; `None` if the compiler has none.
 fn library(name: &str) -> Option<String> {
@@ -99,6 +101,10 @@ fn every_kernel() {
     for element in ELEMENTS {
         products(&gpu, element);
     }
+    chains::early(&gpu, Element::Bf16);
+    for element in ELEMENTS {
+        blocks(&gpu, element);
+    }
     sampling::every_kernel(&gpu);
     accepting::every_kernel(&gpu);
     let made = RowwiseOps::new(&gpu.context, &gpu.compiler, Element::Bf16);
@@ -169,6 +175,66 @@ fn rows(gpu: &Gpu, operations: &RowwiseOps, width: usize) {
     };
     run().expect("launches");
     assert!(gpu.read(&out).iter().all(|value| value.is_finite()));
+}
+
+/// The kernels of blocks, each behind the one whose results it reads, without a wait in between.
+fn blocks(gpu: &Gpu, element: Element) {
+    let made = BlockOps::new(&gpu.context, &gpu.compiler, element);
+    let (operations, stream, count) = (made.expect("kernels"), &gpu.stream, 3);
+    let shape = AttentionShape::dense(4, 2, 20, 0.2);
+    let width = shape.qkv_width();
+    let (queries, keys) = (gpu.buffer(&[0.5f32; 80]), gpu.buffer(&[0.7f32; 40]));
+    let norms = WholeNorms {
+        queries: &queries,
+        keys: &keys,
+        widths: [80, 40],
+        eps: 1e-5,
+    };
+    let counted = CountedKeys {
+        first: 0,
+        served: 2,
+        group: 2,
+    };
+    let (weight, bias) = (
+        gpu.buffer(&vec![0.9f32; width]),
+        gpu.buffer(&vec![0.1f32; width]),
+    );
+    let norm = RmsNorm {
+        weight: &weight,
+        eps: 1e-5,
+    };
+    let end = BlockEnd {
+        output: Some(norm),
+        next: Some(Norm::Layer { norm, bias: &bias }),
+    };
+    let scaling = LogitScaling {
+        divisor: 2.0,
+        softcap: Some(30.0),
+    };
+    let mut qkv = gpu.floats(Element::F32, &Noise(6).floats(count * width));
+    let mut residual = gpu.floats(Element::F32, &Noise(7).floats(count * width));
+    let mut sums = gpu.poisoned(Element::F32, 2 * count);
+    let mut out = gpu.poisoned(element, count * width);
+    let all = Rows::fixed(count);
+    let mut run = || -> Result<(), CudaError> {
+        operations.square_sums(stream, &qkv, &shape, counted, all, &mut sums)?;
+        operations.whole_norm(stream, &mut qkv, &shape, &sums, &norms, all)?;
+        let delta = Some((&qkv).into());
+        operations.end_block(stream, &mut residual, delta, (end, width), all, &mut out)?;
+        operations.activate(
+            stream,
+            &residual,
+            Activation::GeluTanh,
+            width,
+            all,
+            &mut out,
+        )?;
+        operations.scale_logits(stream, &mut residual, scaling, width, all)
+    };
+    run().expect("launches");
+    for floats in [&residual, &out] {
+        assert!(gpu.read(floats).iter().all(|value| value.is_finite()));
+    }
 }
 
 /// Every kernel for few rows, with columns in one slice and in several, with columns that are
