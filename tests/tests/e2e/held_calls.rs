@@ -25,14 +25,14 @@ const TEMPLATE: &str = "{%- for tool in tools or [] -%}{{ tool | tojson }}{%- en
 {% endif -%}";
 
 /// Starts a server of this template, with these options.
-async fn start(folder: &Path, tp_size: &str, drafts: &str) -> Server {
-    let model = folder.join(format!("tools-{tp_size}"));
+async fn start(folder: &Path, drafts: &str) -> Server {
+    let model = folder.join(format!("tools-{drafts}"));
     copy_demo(&model);
     fs::write(model.join("chat_template.jinja"), TEMPLATE).expect("written");
     let options = options()
         .set("--model-path", model.to_str().expect("UTF-8"))
         .set("--served-model-name", MODEL)
-        .set("--tp-size", tp_size)
+        .set("--tp-size", "2")
         .set("--speculative-algorithm", drafts);
     Server::start(options).await
 }
@@ -103,10 +103,8 @@ async fn streamed(server: &Server, body: &Value) -> Value {
 async fn a_model_calls_the_tools_that_it_must_with_ranks_and_drafts() {
     let _turn = turns::shared().await;
     let folder = tempfile::tempdir().expect("a folder");
-    let (plain, drafting) = tokio::join!(
-        start(folder.path(), "1", "none"),
-        start(folder.path(), "2", "NGRAM"),
-    );
+    let (plain, drafting) =
+        tokio::join!(start(folder.path(), "none"), start(folder.path(), "NGRAM"),);
     let named = json!({"type": "function", "function": {"name": "look"}});
     let single = json!({"tool_choice": "required", "parallel_tool_calls": false});
     let allowed = json!({"tool_choice": {"type": "allowed_tools", "allowed_tools":

@@ -250,9 +250,9 @@ fn sglang_rows() -> Vec<Row<SglangRequest>> {
         ),
         ("too many choices", |r| params(r).n = 100_000, "n"),
         (
-            "a regular expression",
-            |r| params(r).constraint = Some(Constraint::Regex("a+".to_owned())),
-            "constraint",
+            "a grammar",
+            |r| params(r).constraint = Some(Constraint::EbnfGrammar("root ::= \"a\"".to_owned())),
+            "ebnf_grammar",
         ),
         (
             "a bias without a token",

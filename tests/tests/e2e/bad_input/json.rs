@@ -153,7 +153,7 @@ fn constraints() -> Vec<Row> {
         ),
         (
             json!({"structured_outputs": {"grammar": "x"}}),
-            unsupported("structured_outputs.grammar"),
+            invalid("structured_outputs.grammar"),
         ),
     ]
 }

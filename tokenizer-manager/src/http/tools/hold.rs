@@ -95,7 +95,7 @@ pub(in crate::http) fn hold(
         several: holding.several,
     };
     let grammar = holding.format.grammar(&app.text.tokenizer, &wanted);
-    let grammar = grammar.map_err(|error| refused(error, &param, &callable, holding.words))?;
+    let grammar = grammar.map_err(|error| refused(&error, &param, &callable, holding.words))?;
     let parts = callable.iter().filter_map(|(at, tool)| {
         Some(ConstraintPart {
             param: schema_of(*at, holding.words),
@@ -184,12 +184,12 @@ fn schema_of(at: usize, words: &Words) -> String {
 }
 
 fn refused(
-    error: GrammarError,
+    error: &GrammarError,
     param: &str,
     tools: &[(usize, CallableTool<'_>)],
     words: &Words,
 ) -> ApiError {
-    match &error {
+    match error {
         GrammarError::NoOpening(_) => ApiError::unsupported(
             param,
             format!(
