@@ -98,7 +98,7 @@ pub fn eagle3(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigErr
             path,
             format!(
                 "EAGLE-3 heads are not served for {} models, whose residual stream has a factor of \
-                 its own. Give a smaller model of the family, or --speculative-algorithm NGRAM.",
+                 its own. Give a smaller model of the family, or another --speculative-algorithm.",
                 target.architecture
             ),
         ));

@@ -201,9 +201,7 @@ impl Attention {
             group: cache.group_in(inputs),
             window: window_of(shape),
             rounded: u32::from(queries.rounded),
-            softcap: shape
-                .softcap
-                .map_or(0.0, |cap| cap * std::f32::consts::LOG2_E),
+            softcap: shape.softcap.unwrap_or(0.0) * std::f32::consts::LOG2_E,
             pad: 0,
         };
         let kv_heads = shape.kv_heads as u32;
