@@ -53,7 +53,7 @@ async fn text(server: &Server, request: GenerateRequest) -> String {
     answer["prompt"].as_str().expect("a text").to_owned()
 }
 
-/// The same grammars as over HTTP, compiled before the call queues.
+/// Calls follow the grammars that requests over HTTP follow, compiled before the call queues.
 #[tokio::test]
 async fn its_calls_can_be_held_to_a_schema_or_an_expression() {
     let (_turn, server) = (turns::shared().await, shared().await);

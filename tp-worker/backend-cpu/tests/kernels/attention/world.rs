@@ -59,7 +59,7 @@ impl World {
         self
     }
 
-    /// The same requests, attended with bounded scores.
+    /// Returns the same requests, attended with bounded scores.
     pub fn capped(mut self, softcap: f32) -> Self {
         self.shape.softcap = Some(softcap);
         self
