@@ -128,7 +128,7 @@ fn eagle3_is_refused_where_the_residual_stream_has_a_factor() {
     let dir = head(Head::Eagle3, &json!({}));
     let error = crate::draft::eagle3(dir.path(), &granite).expect_err("refused");
     let error = error.to_string();
-    for part in ["Granite models", "factor", "NGRAM"] {
+    for part in ["Granite models", "factor", "--speculative-algorithm"] {
         assert!(error.contains(part), "{part}: {error}");
     }
 }
