@@ -71,6 +71,30 @@ const ROWS: &[(&str, &str, &str, &str)] = &[
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
     ),
     (
+        "deepseekv32",
+        "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"look\">\n<｜DSML｜parameter name=\"place\" string=\"true\">5</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"look\">\n<｜DSML｜parameter name=\"place\" string=\"false\">5</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"ping\">\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"ping\">\n<｜DSML｜parameter name=\"a\" string=\"false\">[1]</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+    ),
+    (
+        "deepseekv4",
+        "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"look\">\n<｜DSML｜parameter name=\"place\" string=\"true\">x</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+        "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"look\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+        "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"ping\">\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"ping\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+    ),
+    (
+        "gemma4",
+        "<|tool_call>call:look{place:<|\"|>x < \"y\"<|\"|>,days:2}<tool_call|>",
+        "<|tool_call>call:look{place:x,days:2}<tool_call|>",
+        "<|tool_call>call:ping{a:[\"x\",1]}<tool_call|><|tool_call>call:look{place:<|\"|>x<|\"|>}<tool_call|>",
+    ),
+    (
+        "llama3_function",
+        "<function=look>{\"place\": \"x\", \"days\": 2}</function>",
+        "<function=look>{\"days\": 2}</function>",
+        "<function=ping>{}</function><function=look>{\"place\": \"x\"}</function>",
+    ),
+    (
         "llama3",
         "{\"name\": \"look\", \"parameters\": {\"place\": \"x\", \"days\": 2}}",
         "{\"name\": \"look\", \"parameters\": {\"days\": 2}}",

@@ -5,10 +5,13 @@
 //! turns out to be no call is text of the answer.
 
 mod deepseek;
+mod deepseek_dsml;
+mod gemma4;
 mod glm45;
 mod grammar;
 mod hermes;
 mod kimi_k2;
+mod llama3_function;
 mod llama3_json;
 mod minimax_m2;
 mod mistral;
@@ -70,10 +73,14 @@ pub enum CallIds {
 pub const TOOL_FORMATS: &[&ToolFormat] = &[
     &minimax_m2::FORMAT,
     &kimi_k2::FORMAT,
+    &deepseek_dsml::V32,
+    &deepseek_dsml::V4,
     &deepseek::V3,
     &deepseek::V31,
     &glm45::FORMAT,
     &qwen3_coder::FORMAT,
+    &gemma4::FORMAT,
+    &llama3_function::FORMAT,
     &hermes::FORMAT,
     &mistral::FORMAT,
     &pythonic::FORMAT,

@@ -46,6 +46,7 @@ const STYLE: RawStyle = RawStyle {
     without: &[VALUE_END, CLOSE],
     around: "",
     trims: false,
+    told: None,
 };
 
 const NEWLINE: &str = "\"\\n\"?";

@@ -16,8 +16,8 @@ mod values;
 use serde_json::Value;
 
 pub(super) use lark::{Lark, Unit, call_object, literal};
-pub(super) use named::named;
-pub(super) use raw::{RawStyle, keys};
+pub(super) use named::{NamedStyle, named};
+pub(super) use raw::{RawStyle, Told, keys, value};
 
 use super::ToolFormat;
 use crate::tokenizer::Tokenizer;

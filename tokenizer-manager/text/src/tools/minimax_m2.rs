@@ -42,4 +42,5 @@ const STYLE: RawStyle = RawStyle {
     without: CLOSING,
     around: "",
     trims: true,
+    told: None,
 };

@@ -1,6 +1,7 @@
 //! Parts that several formats share.
 
 pub(super) mod call_object;
+pub(super) mod gemma_value;
 pub(super) mod held;
 pub(super) mod json;
 pub(super) mod python_value;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::grammar::{GrammarError, Lark, Unit, literal, named};
+use super::grammar::{GrammarError, Lark, NamedStyle, Unit, literal, named};
 use super::parts::held::Held;
 use super::parts::python_value::{Literal, PythonValue};
 use super::parts::typed::escape;
@@ -28,13 +28,20 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
 
 const START: usize = 0;
 
+/// Values are JSON, which the parser takes for literals of Python.
+const STYLE: NamedStyle = NamedStyle {
+    assign: "=",
+    comma: ", ",
+    value: |lark, schema, root| lark.part(schema, root),
+};
+
 /// Maximum bytes of a name.
 const MOST_NAME: usize = 256;
 
 fn grammar(lark: &mut Lark<'_>, several: bool) -> Result<Unit, GrammarError> {
     let call = lark.each_tool(|lark, tool| {
         let name = literal(&format!("{}(", lark.tools[tool].name));
-        Ok(format!("{name} {} \")\"", named(lark, tool)?))
+        Ok(format!("{name} {} \")\"", named(lark, tool, &STYLE)?))
     })?;
     let more = match several {
         true => format!("(\", \" {call})*"),

@@ -40,4 +40,5 @@ const STYLE: RawStyle = RawStyle {
     without: CLOSING,
     around: "\n",
     trims: true,
+    told: None,
 };

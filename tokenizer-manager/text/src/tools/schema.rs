@@ -29,6 +29,8 @@ pub(crate) struct Kinds {
     string: bool,
     null: bool,
     other: bool,
+    /// True if the format says that the value is JSON.
+    json: bool,
 }
 
 impl ToolSchemas {
@@ -97,6 +99,21 @@ impl ToolSchemas {
 }
 
 impl Kinds {
+    /// A text, as formats say that tell texts from other values.
+    pub const TEXT: Self = Self {
+        string: true,
+        null: false,
+        other: false,
+        json: false,
+    };
+    /// JSON, as such formats say.
+    pub const JSON: Self = Self {
+        string: false,
+        null: false,
+        other: true,
+        json: true,
+    };
+
     /// Reads the types from `type`, `enum`, `const`, the branches of a union, and references into
     /// the arguments' schema, `root`.
     pub fn of(schema: &Value, root: &Map<String, Value>) -> Self {
@@ -182,6 +199,7 @@ impl Kinds {
         let parsed = serde_json::from_str::<serde::de::IgnoredAny>(spelled);
         let is_value = parsed.is_ok()
             && match spelled {
+                _ if self.json => true,
                 "null" => self.null || !self.string,
                 _ if spelled.starts_with('"') => false,
                 _ => self.other || !(self.string || self.null),

@@ -1,10 +1,13 @@
 //! Tables of outputs for each format of calls.
 
 mod deepseek;
+mod deepseek_dsml;
+mod gemma4;
 mod glm45;
 mod hermes;
 mod hostile;
 mod kimi_k2;
+mod llama3_function;
 mod llama3_json;
 mod mistral;
 mod pythonic;
@@ -109,6 +112,13 @@ fn a_template_shows_its_format() {
         ("<｜tool▁call▁begin｜>", "deepseekv31"),
         ("<tool_call> <arg_key>", "glm45"),
         ("<tool_call> <function= <parameter=", "qwen3_coder"),
+        ("'<' ~ '｜DSML｜' ~ 'function_calls>'", "deepseekv32"),
+        ("<｜DSML｜tool_calls>", "deepseekv4"),
+        ("{{ '<|tool_call>call:' + name }}", "gemma4"),
+        (
+            "<|start_header_id|> <function=example>{} <|python_tag|>",
+            "llama3_function",
+        ),
         ("<|python_start|>", "pythonic"),
         ("<|python_tag|>", "llama3"),
     ] {

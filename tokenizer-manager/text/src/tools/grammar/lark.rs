@@ -133,7 +133,7 @@ impl<'a> Lark<'a> {
     ///
     /// # Errors
     /// [`Unwritable`] for a reference that does not lead to a definition of `root`.
-    pub(super) fn part(
+    pub(in super::super) fn part(
         &mut self,
         schema: &Value,
         root: &Map<String, Value>,

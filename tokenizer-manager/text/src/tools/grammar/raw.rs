@@ -23,6 +23,17 @@ pub(in super::super) struct RawStyle {
     pub around: &'static str,
     /// True if the parser takes a line end at either side of a value for a part of the tags.
     pub trims: bool,
+    /// Sign by which the parser knows texts from other values; `None` = it looks at the value.
+    pub told: Option<Told>,
+}
+
+/// Sign that stands before a value, and says what it is.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Told {
+    /// Returns the expressions before a text and before JSON.
+    pub before: fn(&Lark<'_>) -> [String; 2],
+    /// True if the mark behind a text stands behind JSON too.
+    pub closes_json: bool,
 }
 
 /// Returns the expression of a tool's arguments.
@@ -120,8 +131,9 @@ fn loose(
         .chain(own.into_iter().map(|(name, kinds)| (literal(name), kinds)))
     {
         if !lark.is_full() {
-            let values = Values::loose(kinds);
-            ways.push(written(lark, &key, (values, kinds), &Map::new(), style)?);
+            let values = (Values::loose(kinds), kinds);
+            let value = written(lark, values, &Map::new(), style)?;
+            ways.push(behind_key(lark, &key, &value, style));
         }
     }
     let rule = lark.rule(&ways.join(" | "));
@@ -138,40 +150,68 @@ fn argument(
     if lark.is_full() {
         return Ok(String::new());
     }
+    let value = value(lark, schema, root, style)?;
+    Ok(behind_key(lark, key, &value, style))
+}
+
+/// Returns the expression of the instances of a schema inside another, `root`, and of what ends
+/// them.
+///
+/// # Errors
+/// [`Unwritable`] for what the style can't express.
+pub(in super::super) fn value(
+    lark: &mut Lark<'_>,
+    schema: &Value,
+    root: &Map<String, Value>,
+    style: &RawStyle,
+) -> Result<String, Unwritable> {
+    if lark.is_full() {
+        return Ok(String::new());
+    }
     let mut values = Values::default();
     values.add(schema, root, &mut Walk::default())?;
     if values.is_empty() {
         return Err(Unwritable::keyword("$ref"));
     }
-    written(lark, key, (values, Kinds::of(schema, root)), root, style)
+    written(lark, (values, Kinds::of(schema, root)), root, style)
 }
 
-/// Returns the expression of an argument with one of these values.
+/// Returns the expression of an argument, from what stands before its value on.
+fn behind_key(lark: &Lark<'_>, key: &str, value: &str, style: &RawStyle) -> String {
+    let head = (style.head)(lark, key);
+    format!("{head} {}{value} {}", around(style), style.behind)
+}
+
+/// Returns the expression of one of these values and of what ends it.
 fn written(
     lark: &mut Lark<'_>,
-    key: &str,
     (values, kinds): (Values, Kinds),
     root: &Map<String, Value>,
     style: &RawStyle,
 ) -> Result<String, Unwritable> {
+    let kinds = style.told.map_or(kinds, |_| Kinds::TEXT);
+    let [text_sign, json_sign] = match style.told {
+        Some(told) => (told.before)(lark),
+        None => Default::default(),
+    };
     let mut ways = Vec::new();
     if let Some(lengths) = values.texts {
-        ways.push(text(lark, lengths, kinds, style));
+        let text = text(lark, lengths, kinds, style);
+        ways.push(format!("{text_sign} {text}"));
     }
     for text in &values.literals {
-        ways.push(enumerated(lark, text, kinds, style)?);
+        let text = enumerated(lark, text, kinds, style)?;
+        ways.push(format!("{text_sign} {text}"));
     }
-    let close = format!("{}{}", around(style), lark.mark(style.close));
+    let close = match style.told {
+        Some(told) if !told.closes_json => String::new(),
+        _ => format!("{}{}", around(style), lark.mark(style.close)),
+    };
     for schema in &values.json {
-        ways.push(format!("{} {close}", lark.part(schema, root)?));
+        let json = lark.part(schema, root)?;
+        ways.push(format!("{json_sign} {json} {close}"));
     }
-    let value = lark.rule(&ways.join(" | "));
-    Ok(format!(
-        "{} {}{value} {}",
-        (style.head)(lark, key),
-        around(style),
-        style.behind
-    ))
+    Ok(lark.rule(&ways.join(" | ")))
 }
 
 /// Returns the expression of what stands between a value and its tags.

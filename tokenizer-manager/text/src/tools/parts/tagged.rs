@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::super::grammar::{GrammarError, Lark, RawStyle, keys, literal};
+use super::super::schema::Kinds;
 use super::super::{CallParser, ToolSchemas};
 use super::held::Held;
 use super::typed::TypedArguments;
@@ -60,6 +61,9 @@ pub(in super::super) struct Tagged {
     at_start: bool,
     /// True in a block, whose calls may have any name.
     in_block: bool,
+    /// True if the tag of a value says if it is a text or JSON, as `string="true"`. All that
+    /// stands between the tags is the value then.
+    told: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +94,15 @@ impl Tagged {
             newline: false,
             at_start: true,
             in_block: false,
+            told: false,
+        }
+    }
+
+    /// Makes the parser of a format whose tags tell texts from JSON.
+    pub fn told(tools: Arc<ToolSchemas>) -> Self {
+        Self {
+            told: true,
+            ..Self::new(tools)
         }
     }
 
@@ -177,8 +190,12 @@ impl Tagged {
     fn key(&mut self, symbol: Symbol, out: &mut Writer<'_>) {
         match symbol {
             Symbol::Char('>') => {
-                let key = unquoted(&self.key);
-                let kinds = self.tools.kinds(&self.name, key);
+                let (key, told) = match self.told {
+                    true => told(&self.key),
+                    false => (self.key.as_str(), None),
+                };
+                let key = unquoted(key);
+                let kinds = told.unwrap_or_else(|| self.tools.kinds(&self.name, key));
                 self.arguments.key(key, (kinds, self.tools.hold()), out);
                 (self.newline, self.at_start) = (false, true);
                 self.state = State::Value;
@@ -213,6 +230,9 @@ impl Tagged {
 
     /// Adds a character of the value, without one newline on each side.
     fn value_char(&mut self, c: char, out: &mut Writer<'_>) {
+        if self.told {
+            return self.arguments.text(c.encode_utf8(&mut [0; 4]), out);
+        }
         if std::mem::replace(&mut self.at_start, false) && c == '\n' {
             return;
         }
@@ -327,4 +347,19 @@ impl CallParser for Tagged {
 /// Returns a name in a tag without the quotes and blanks around it.
 fn unquoted(name: &str) -> &str {
     name.trim().trim_matches('"')
+}
+
+/// Splits what stands in the tag of a value into its name and the kind that it says.
+fn told(tag: &str) -> (&str, Option<Kinds>) {
+    let tag = tag.trim_end();
+    for (sign, kinds) in [("true", Kinds::TEXT), ("false", Kinds::JSON)] {
+        let name = tag
+            .strip_suffix('"')
+            .and_then(|tag| tag.strip_suffix(sign))
+            .and_then(|tag| tag.strip_suffix("string=\""));
+        if let Some(name) = name {
+            return (name, Some(kinds));
+        }
+    }
+    (tag, None)
 }
