@@ -122,6 +122,8 @@ for fronts in 1 2; do
             run langchain_anthropic agents_client.py "$python" "$here/agents_client.py" \
                 --base-url "$url" $shown
             run mcp mcp_client.py "$python" "$here/mcp_client.py" --base-url "$url" $shown
+            run json hostile_client.py "$python" "$here/hostile_client.py" \
+                --base-url "$url" $shown
         }
         stop
         start "$work/tools" "$@"
