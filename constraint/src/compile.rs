@@ -85,7 +85,8 @@ impl Compiled {
                         ConstraintError::refused(format!(
                             "the mark '{open}', with which this model's reasoning begins, is not \
                              one token, so reasoning can't come before a constrained output; \
-                             turn the reasoning off"
+                             turn the reasoning off, by the chat template or by \
+                             `--reasoning-parser none`"
                         ))
                     })
                 };

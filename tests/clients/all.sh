@@ -13,7 +13,6 @@ program=$1
 port=${2:-31200}
 python=${PYTHON:-python3}
 here=$(dirname "$0")
-model=$here/../../models/lockstep-demo-7m
 case $python in
 */*) PATH=$(cd "$(dirname "$python")" && pwd):$PATH ;;
 esac
@@ -30,12 +29,16 @@ stop() {
 }
 trap 'stop; rm -rf "$work"' EXIT
 umask 077
+"$here/tools_folder.sh" "$work/tools"
 echo sk-right >"$work/client"
 echo sk-operator >"$work/operator"
 
-# start OPTIONS…: starts a server and waits until it is healthy.
+# start FOLDER OPTIONS…: starts a server of a model and waits until it is healthy.
 start() {
-    "$program" serve --model-path "$model" --port "$port" --sglang-grpc-port $((port + 2)) \
+    folder=$1
+    shift
+    "$program" serve --model-path "$folder" --served-model-name lockstep-demo-7m \
+        --port "$port" --sglang-grpc-port $((port + 2)) \
         --cors-allowed-origins "http://localhost:$((port + 3))" "$@" >"$work/log" 2>&1 &
     server=$!
     tries=0
@@ -78,12 +81,14 @@ for fronts in 1 2; do
             set -- "$@" --api-key-file "$work/client" --admin-api-key-file "$work/operator"
             shown='--api-key sk-right --admin-key sk-operator'
         fi
-        start "$@"
+        start "$here/../../models/lockstep-demo-7m" "$@"
         # Words of $shown are arguments of their own.
         # shellcheck disable=SC2086
         {
             run openai openai_client.py "$python" "$here/openai_client.py" \
                 --base-url "$url/v1" $shown ${shown:+--key-url "$url/v1"}
+            run anthropic structured_client.py "$python" "$here/structured_client.py" \
+                --base-url "$url" $shown
             run anthropic anthropic_client.py "$python" "$here/anthropic_client.py" \
                 --base-url "$url" $shown ${shown:+--key-url "$url"}
             run langchain_openai langchain_client.py "$python" "$here/langchain_client.py" \
@@ -106,6 +111,25 @@ for fronts in 1 2; do
             run smg 'smg_gateway.sh over gRPC without a tokenizer' \
                 "$here/smg_gateway.sh" "grpc://$sglang" ''
         fi
+        stop
+        # The marks of calls and of reasoning are several tokens of the demo model each, and
+        # reasoning that may come before a held call has to begin with a mark of one token.
+        start "$work/tools" --reasoning-parser none "$@"
+        # shellcheck disable=SC2086
+        {
+            run anthropic held_calls_client.py "$python" "$here/held_calls_client.py" \
+                --base-url "$url" $shown
+            run langchain_anthropic agents_client.py "$python" "$here/agents_client.py" \
+                --base-url "$url" $shown
+            run mcp mcp_client.py "$python" "$here/mcp_client.py" --base-url "$url" $shown
+            run json hostile_client.py "$python" "$here/hostile_client.py" \
+                --base-url "$url" $shown
+        }
+        stop
+        start "$work/tools" "$@"
+        # shellcheck disable=SC2086
+        run anthropic reasoning_client.py "$python" "$here/reasoning_client.py" \
+            --base-url "$url" $shown
         stop
     done
 done

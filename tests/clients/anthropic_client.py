@@ -182,7 +182,7 @@ def bad_request_errors(client):
     assert "'image'" in raised.body["error"]["message"], raised
     tool = {"name": "f", "input_schema": {"type": "object"}}
     raised = fails(anthropic.BadRequestError, lambda: ask(client, tools=[tool]))
-    assert "Tool calling" in raised.body["error"]["message"], raised
+    assert "shows no tools" in raised.body["error"]["message"], raised
     # An error status, not an error within a stream.
     fails(anthropic.BadRequestError, lambda: ask(client, messages=[], stream=True), type=bad)
 

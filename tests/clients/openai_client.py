@@ -300,7 +300,7 @@ def response_errors(client):
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"text": {"format": {"type": "structural_tag"}}}, "text.format"),
         ({"temperature": 9}, "temperature"),
     ):
         fails(

@@ -160,7 +160,11 @@ fn response_format(value: &Value) -> ApiResult<Option<ConstraintSpec>> {
     let kind = value.get("type").and_then(Value::as_str);
     match kind.ok_or_else(|| invalid(PARAM, FORMS))? {
         "text" => Ok(None),
-        "json_object" => Ok(Some(object(PARAM))),
+        // llama.cpp has a schema beside this type too.
+        "json_object" => match value.get("schema") {
+            None | Some(Value::Null) => Ok(Some(object(PARAM))),
+            Some(beside) => schema(PARAM.into(), beside).map(Some),
+        },
         "json_schema" => {
             // SGLang and llama.cpp also take the schema beside the type.
             let Some(Value::Object(named)) = value.get("json_schema") else {
@@ -306,6 +310,12 @@ mod tests {
                 "response_format",
                 ConstraintKind::JsonSchema,
                 "{\"type\":\"object\"}".to_owned(),
+            ),
+            (
+                format(json!({"type": "json_object", "schema": schema})),
+                "response_format",
+                ConstraintKind::JsonSchema,
+                schema.to_string(),
             ),
             (
                 outputs(json!({"choice": ["a"], "regex": null})),

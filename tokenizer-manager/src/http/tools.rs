@@ -76,8 +76,9 @@ pub(super) fn calls(app: &App, wanted: &Wanted<'_>) -> ApiResult<CallPlan> {
         (Choice::None, None) => Calls::Text,
         (Choice::None, Some(format)) => Calls::Muted(format),
         (_, format) => {
+            check_shown(app)?;
             let format = format.ok_or_else(|| no_parser(wanted.words))?;
-            return parsed(app, wanted, format);
+            return parsed(wanted, format);
         }
     };
     Ok(CallPlan {
@@ -107,15 +108,20 @@ fn check_choice(wanted: &Wanted<'_>) -> ApiResult<()> {
     }
 }
 
-fn parsed(app: &App, wanted: &Wanted<'_>, format: &'static ToolFormat) -> ApiResult<CallPlan> {
+/// Refuses tools that the model would never see, whatever format its calls have.
+fn check_shown(app: &App) -> ApiResult<()> {
     let template = app.text.template.as_ref();
-    if !template.is_none_or(|template| template.shows_tools()) {
-        return Err(ApiError::unsupported(
-            "tools",
-            "This model's chat template shows no tools to the model; describe them in a message, \
-             or serve the model with a template that does.",
-        ));
+    if template.is_none_or(|template| template.shows_tools()) {
+        return Ok(());
     }
+    Err(ApiError::unsupported(
+        "tools",
+        "This model's chat template shows no tools to the model; describe them in a message, \
+         or serve the model with a template that does.",
+    ))
+}
+
+fn parsed(wanted: &Wanted<'_>, format: &'static ToolFormat) -> ApiResult<CallPlan> {
     let (only, required) = match &wanted.choice {
         Choice::Auto | Choice::None => (None, false),
         Choice::Required => (None, true),

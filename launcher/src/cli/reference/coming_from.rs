@@ -30,6 +30,9 @@ The tables are written from the definition of the command line: after a change, 
 Three things differ from the start: where no GPU can be used the processor serves, unless `--device cuda` is given, the port is 8000 as vLLM's, \
 and weights are safetensors in bf16 or f32, which `--quantization` rounds while it loads them; GGUF, AWQ and GPTQ are not read.
 Unlike with llama.cpp, `--context-length` is what each request may have.
+Fields of requests have the names of their APIs: [http.md](http.md#structured-output) has a table of those \
+that hold an answer to a schema, an expression or a grammar, by the server that they come from, and says which \
+calls of [tools](http.md#reasoning-and-tool-calls) are read.
 ";
 
 const ALIASES: &str = "

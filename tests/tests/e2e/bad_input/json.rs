@@ -134,6 +134,18 @@ fn constraints() -> Vec<Row> {
             invalid("response_format"),
         ),
         (
+            json!({"response_format": {"type": "json_object", "schema": {"not": {}}}}),
+            invalid("response_format"),
+        ),
+        (
+            json!({"guided_json_object": true}),
+            unsupported("guided_json_object"),
+        ),
+        (
+            json!({"grammar_lazy": true, "grammar": "root ::= \"a\""}),
+            unsupported("grammar_lazy"),
+        ),
+        (
             json!({"guided_json": {"$ref": "#"}}),
             invalid("guided_json"),
         ),

@@ -27,6 +27,9 @@ const IN_PARAMS: &str =
     "use 'sampling_params.json_schema', 'sampling_params.regex' or 'sampling_params.ebnf'";
 const OWN_FORMAT: &str =
     "use 'text.format' of /v1/responses or 'output_config.format' of /v1/messages";
+const OBJECT: &str = r#"use 'response_format' of the type "json_object""#;
+const WHOLE: &str =
+    "a grammar describes the whole answer here; use 'tools' for calls within a text";
 const NO_TAGS: &str = "use a JSON schema, a regular expression or a grammar";
 const STATELESS: &str = "nothing is stored here, so send the whole conversation in 'input'";
 
@@ -79,6 +82,11 @@ pub(super) const FIELDS: &[Field] = &[
     instead("ebnf", CONVERSATIONS, OWN_FORMAT),
     instead("structural_tag", ALL, NO_TAGS),
     field("guided_whitespace_pattern", ALL),
+    instead("guided_json_object", Routes(1 | 2), OBJECT),
+    instead("guided_json_object", NATIVE, IN_PARAMS),
+    instead("guided_json_object", CONVERSATIONS, OWN_FORMAT),
+    instead("grammar_lazy", ALL, WHOLE),
+    instead("grammar_triggers", ALL, WHOLE),
     // Adapters.
     field("lora_path", ALL),
     field("lora", ALL),

@@ -102,6 +102,11 @@ fn the_message_says_what_to_do() {
         "'guided_whitespace_pattern' is not supported by this version; leave it out."
     );
     assert_eq!(
+        message(br#"{"guided_json_object": true}"#),
+        "'guided_json_object' is not supported by this version; use 'response_format' of the type \
+         \"json_object\"."
+    );
+    assert_eq!(
         message(br#"{"n_predict": 5}"#),
         "'n_predict' is not supported by this version; use 'max_tokens'."
     );
