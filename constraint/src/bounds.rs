@@ -11,7 +11,7 @@ use lockstep_types::constraint::CONSTRAINT_BYTES;
 
 use crate::ConstraintError;
 
-pub(crate) use lark::lark;
+pub(crate) use lark::{is_gbnf, lark};
 pub(crate) use regex::{regex, whole};
 pub(crate) use schema::schema;
 

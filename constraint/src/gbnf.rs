@@ -21,14 +21,15 @@ const MOST_COPIED: usize = 16 << 20;
 /// Deepest nesting of parts, through all rules that are terminals.
 const DEEPEST: usize = 256;
 
-/// Returns a grammar as Lark. One that has no `::=` is returned as it is.
+/// Returns a grammar as Lark. One that is not in GBNF or EBNF, which have `::=` outside of texts,
+/// comments and regular expressions, is returned as it is.
 ///
 /// # Errors
 /// [`ConstraintError::Refused`], with the line at fault; for a text or a translation of more than
 /// [`CONSTRAINT_BYTES`] bytes too.
 pub fn lark(text: &str) -> Result<String, ConstraintError> {
     bounds::length(text)?;
-    if !text.contains("::=") {
+    if !bounds::is_gbnf(text) {
         return Ok(text.to_owned());
     }
     let grammar = parse::parse(text)

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use lockstep_constraint::{Checked, Checker, Vocabulary};
+use lockstep_constraint::{Checked, Checker, ConstraintError, Vocabulary};
 use lockstep_text::Tokenizer;
 use lockstep_types::{ModelConfig, constraint::Constraint};
 
-use crate::metrics::ConstraintMetrics;
+use crate::metrics::{ConstraintMetrics, Refusal};
 
 /// The gate of a model's constraints, with its metrics.
 #[derive(Debug)]
@@ -27,11 +27,26 @@ impl Constraints {
         }
     }
 
-    /// Checks that a constraint can be followed.
+    /// Checks that a request's constraint can be followed. [`Self::refused`] counts the request if
+    /// it can't.
     pub async fn check(&self, constraint: Arc<Constraint>) -> Checked {
         let kind = constraint.kind;
         let checked = self.checker.check(constraint).await;
-        self.metrics.count(kind, &checked);
+        self.metrics.checked(kind, &checked);
         checked
+    }
+
+    /// Checks that a part of a request's constraint can be followed. It is in no figure, which are
+    /// those of requests.
+    ///
+    /// # Errors
+    /// [`ConstraintError`].
+    pub async fn check_part(&self, part: Constraint) -> Result<(), ConstraintError> {
+        self.checker.check(Arc::new(part)).await.result
+    }
+
+    /// Counts a request that is refused for its constraint.
+    pub fn refused(&self, reason: impl Into<Refusal>) {
+        self.metrics.refused(reason.into());
     }
 }

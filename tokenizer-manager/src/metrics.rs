@@ -23,7 +23,7 @@ use std::{
 };
 
 pub use connections::render_connections;
-pub use constraints::{ConstraintMetrics, label as constraint_label};
+pub use constraints::{ConstraintMetrics, Refusal, label as constraint_label};
 pub use labels::with_model;
 use lockstep_types::request::FinishReason;
 pub use memory::render_memory;

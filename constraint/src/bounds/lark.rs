@@ -10,7 +10,7 @@ use crate::ConstraintError;
 /// # Errors
 /// [`ConstraintError::Refused`], with the line.
 pub(crate) fn lark(text: &str, prepare: impl Fn(&mut Value)) -> Result<String, ConstraintError> {
-    if text.contains("::=") {
+    if is_gbnf(text) {
         return Err(ConstraintError::refused(
             "it is in the notation of GBNF or EBNF ('::=')",
         ));
@@ -23,10 +23,7 @@ pub(crate) fn lark(text: &str, prepare: impl Fn(&mut Value)) -> Result<String, C
             ConstraintError::refused(format!("line {line}: {message}"))
         };
         let taken = match first {
-            '"' => quoted(rest, '"'),
-            '#' => rest.find('\n').unwrap_or(rest.len()),
-            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
-            '/' => {
+            '/' if !rest.starts_with("//") => {
                 let taken = quoted(rest, '/');
                 let pattern = rest.get(1..taken - 1).unwrap_or_default();
                 regex(pattern).map_err(at)?;
@@ -52,13 +49,41 @@ pub(crate) fn lark(text: &str, prepare: impl Fn(&mut Value)) -> Result<String, C
                 rest = &tail[length..];
                 continue;
             }
-            first => first.len_utf8(),
+            _ => piece(rest),
         };
-        let (piece, behind) = rest.split_at(taken);
-        out.push_str(piece);
+        let (taken, behind) = rest.split_at(taken);
+        out.push_str(taken);
         rest = behind;
     }
     Ok(out)
+}
+
+/// True if a grammar is in the notation of GBNF or EBNF: `::=` stands in it as a sign, not inside a
+/// text, a comment, a regular expression or a schema. A schema's texts are quoted as the grammar's
+/// are. In GBNF a rule's name and comments alone stand before the first `::=`, so it is found there
+/// too.
+pub(crate) fn is_gbnf(text: &str) -> bool {
+    let mut rest = text;
+    while !rest.is_empty() && !rest.starts_with("::=") {
+        rest = &rest[piece(rest)..];
+    }
+    !rest.is_empty()
+}
+
+/// Returns the length of the quoted text, comment, regular expression or else character with which
+/// a text begins.
+fn piece(text: &str) -> usize {
+    match text.chars().next() {
+        Some('"') => quoted(text, '"'),
+        Some('#') => line(text),
+        Some('/') if text.starts_with("//") => line(text),
+        Some('/') => quoted(text, '/'),
+        first => first.map_or(0, char::len_utf8),
+    }
+}
+
+fn line(text: &str) -> usize {
+    text.find('\n').unwrap_or(text.len())
 }
 
 /// Returns the length of what begins with a delimiter and ends with the next one that no
@@ -110,6 +135,41 @@ mod tests {
             ("a: \"\\\"\" %json true", "a: \"\\\"\" %json {\"x\":1} "),
         ] {
             assert_eq!(checked(text).as_deref(), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn gbnf_is_known_by_a_sign_outside_of_texts() {
+        for (text, expected) in [
+            ("root ::= \"a\"", true),
+            ("root::=[\"/#]", true),
+            ("\n\troot\n::=", true),
+            ("# a \" quote and a / of a comment\nroot ::= 'a'", true),
+            ("# a: b\nroot ::= \"a\"", true),
+            ("\"a\" root ::= \"b\"", true),
+            ("start: /a/ ::= /b/", true),
+            ("start: %json {\"const\": \"::\"} ::=", true),
+            ("é ::= \"a\"", true),
+            ("", false),
+            ("start: \"::=\"", false),
+            ("start: \"a\\\"::=\"", false),
+            ("start: \"a\\\\\" \"::=\"", false),
+            ("start: \"x\" # root ::= \"a\"\nb: \"y\"", false),
+            ("// root ::= \"a\"\nstart: \"a\"", false),
+            ("start: /a ::= b/", false),
+            ("start: /\\/ ::= \"/", false),
+            ("start: %json {\"const\": \"a ::= \\\"b\\\"\"}", false),
+            (
+                "start: %json {\"a ::= b\": {\"pattern\": \"/#::=\"}}",
+                false,
+            ),
+            ("start: :: = \"a\"", false),
+            ("start: \"a ::= b", false),
+            ("start: é : : =", false),
+        ] {
+            assert_eq!(is_gbnf(text), expected, "{text}");
+            let refused = checked(text).is_err_and(|error| error.contains("GBNF"));
+            assert_eq!(refused, expected, "{text}");
         }
     }
 

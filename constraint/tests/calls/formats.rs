@@ -3,7 +3,7 @@
 use lockstep_text::{Beside, ToolFormat};
 use serde_json::json;
 
-use crate::support::{Tool, grammar, model};
+use crate::support::{Model, Tool, grammar, model};
 
 fn tools() -> Vec<Tool> {
     let schema = json!({
@@ -108,6 +108,19 @@ const ROWS: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
+/// Checks texts, each with whether the grammar of several calls and that of one allow it.
+fn judge(model: &Model, (many, single): (&str, &str), cases: &[(&str, bool, bool)]) {
+    for (text, by_many, by_single) in cases {
+        for (grammar, expected) in [(many, by_many), (single, by_single)] {
+            assert_eq!(
+                model.accepts(grammar, text),
+                *expected,
+                "{text:?} {grammar}"
+            );
+        }
+    }
+}
+
 #[test]
 fn calls_of_every_format_are_held_to_tools_and_schemas() {
     for (name, one, wrong, two) in ROWS {
@@ -117,26 +130,19 @@ fn calls_of_every_format_are_held_to_tools_and_schemas() {
             let made =
                 |several| grammar(format, &model, &tools(), Beside::Nothing, several).unwrap();
             let (many, single) = (made(true), made(false));
-            for (text, by_many, by_single) in [
-                (*one, true, true),
-                (*two, true, false),
-                (*wrong, false, false),
-                (&*one.replace("look", "hook"), false, false),
-                ("hello", false, false),
-                ("", false, false),
-                (&*format!("{one}hello"), false, false),
-            ] {
-                assert_eq!(
-                    model.accepts(&many, text),
-                    by_many,
-                    "{as_tokens} {text:?} {many}"
-                );
-                assert_eq!(
-                    model.accepts(&single, text),
-                    by_single,
-                    "{as_tokens} {text:?}"
-                );
-            }
+            judge(
+                &model,
+                (&many, &single),
+                &[
+                    (*one, true, true),
+                    (*two, true, false),
+                    (*wrong, false, false),
+                    (&*one.replace("look", "hook"), false, false),
+                    ("hello", false, false),
+                    ("", false, false),
+                    (&*format!("{one}hello"), false, false),
+                ],
+            );
         }
     }
 }
@@ -155,27 +161,20 @@ fn text_around_calls_is_free_and_has_no_mark() {
             }
             let (many, single) = (made(true).unwrap(), made(false).unwrap());
             let later = format!("Let me see. <b> {one} and {one}\nDone.");
-            for (text, by_many, by_single) in [
-                (*one, true, true),
-                (*two, true, false),
-                (*wrong, false, false),
-                ("hello <tool", true, true),
-                ("", true, true),
-                (&*format!("Hm.\n{one}"), true, true),
-                (&*later, true, false),
-                (&*format!("Hm. {}", format.marks()[0]), false, false),
-            ] {
-                assert_eq!(
-                    model.accepts(&many, text),
-                    by_many,
-                    "{as_tokens} {text:?} {many}"
-                );
-                assert_eq!(
-                    model.accepts(&single, text),
-                    by_single,
-                    "{as_tokens} {text:?}"
-                );
-            }
+            judge(
+                &model,
+                (&many, &single),
+                &[
+                    (*one, true, true),
+                    (*two, true, false),
+                    (*wrong, false, false),
+                    ("hello <tool", true, true),
+                    ("", true, true),
+                    (&*format!("Hm.\n{one}"), true, true),
+                    (&*later, true, false),
+                    (&*format!("Hm. {}", format.marks()[0]), false, false),
+                ],
+            );
         }
     }
 }

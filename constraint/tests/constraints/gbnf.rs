@@ -76,6 +76,7 @@ fn languages_are_those_of_their_grammars() {
             &["[]", "{\"a\"}", "{\"a\": 01}", "{\"a\": \"\n\"}"],
         ),
         ("start: \"lark\"", &["lark"], &["start"]),
+        ("start: \"::=\" | /::=b/", &["::=", "::=b"], &["b"]),
     ];
     for (grammar, words, others) in cases {
         for word in *words {

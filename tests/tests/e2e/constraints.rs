@@ -167,6 +167,14 @@ async fn grpc_has_constraints_too() {
         ),
         (Constraint::Regex("a|b".to_owned()), ["a", "b"]),
         (Constraint::Choice(Choices { texts }), ["yes", "no"]),
+        (
+            Constraint::Grammar("root ::= \"c\" | \"d\"".to_owned()),
+            ["c", "d"],
+        ),
+        (
+            Constraint::Grammar("start: \"e\" | \"f\"".to_owned()),
+            ["e", "f"],
+        ),
     ] {
         let mut request = greedy(Input::Text("It is".to_owned()), 20);
         request.constraint = Some(constraint);

@@ -68,7 +68,7 @@ pub(super) async fn spec(app: &App, request: GenerateRequest) -> ApiResult<Gener
         max_steps: speculative.max_steps.map(Into::into),
     };
     spec.sampling = sampling(request.sampling.unwrap_or_default());
-    spec.constraint = request.constraint.map(constraint);
+    spec.constraint = request.constraint.map(constraint).transpose()?;
     spec.logprobs = logprobs(request.logprobs.unwrap_or_default());
     Ok(spec)
 }
@@ -127,8 +127,8 @@ fn sampling(wire: SamplingParams) -> SamplingSpec {
     }
 }
 
-fn constraint(wire: Constraint) -> ConstraintSpec {
-    match wire {
+fn constraint(wire: Constraint) -> ApiResult<ConstraintSpec> {
+    Ok(match wire {
         Constraint::JsonSchema(text) => {
             ConstraintSpec::new("json_schema", ConstraintKind::JsonSchema, text)
         }
@@ -137,7 +137,8 @@ fn constraint(wire: Constraint) -> ConstraintSpec {
             let list = json!(list.texts).to_string();
             ConstraintSpec::new("choice", ConstraintKind::Choice, list)
         }
-    }
+        Constraint::Grammar(text) => ConstraintSpec::grammar("grammar", &text)?,
+    })
 }
 
 /// Returns the shortest decimal of an `f32`, so that messages show 0.1 as 0.1.

@@ -57,9 +57,11 @@ impl ConstraintFields {
             given(self.json_schema).map(|value| schema(name("json_schema"), &value).map(Some)),
             text(self.guided_regex).map(|text| Ok(Some(regex(name("guided_regex"), text)))),
             text(self.regex).map(|text| Ok(Some(regex(name("regex"), text)))),
-            text(self.guided_grammar).map(|text| grammar(name("guided_grammar"), &text).map(Some)),
-            text(self.ebnf).map(|text| grammar(name("ebnf"), &text).map(Some)),
-            text(self.grammar).map(|text| grammar(name("grammar"), &text).map(Some)),
+            text(self.guided_grammar)
+                .map(|text| ConstraintSpec::grammar(name("guided_grammar"), &text).map(Some)),
+            text(self.ebnf).map(|text| ConstraintSpec::grammar(name("ebnf"), &text).map(Some)),
+            text(self.grammar)
+                .map(|text| ConstraintSpec::grammar(name("grammar"), &text).map(Some)),
             self.guided_choice
                 .filter(|list| !list.is_empty())
                 .map(|list| Ok(Some(choice(name("guided_choice"), &json!(list))))),
@@ -132,17 +134,6 @@ fn schema(param: Cow<'static, str>, value: &Value) -> ApiResult<ConstraintSpec> 
 
 fn regex(param: Cow<'static, str>, text: String) -> ConstraintSpec {
     ConstraintSpec::new(param, ConstraintKind::Regex, text)
-}
-
-/// Reads a grammar in GBNF or Lark.
-fn grammar(param: Cow<'static, str>, text: &str) -> ApiResult<ConstraintSpec> {
-    match lockstep_constraint::lark(text) {
-        Ok(lark) => Ok(ConstraintSpec::new(param, ConstraintKind::Lark, lark)),
-        Err(error) => {
-            let message = format!("Invalid grammar for '{param}': {error}.");
-            Err(ApiError::invalid(param, message))
-        }
-    }
 }
 
 fn choice(param: Cow<'static, str>, list: &Value) -> ConstraintSpec {
@@ -228,7 +219,7 @@ fn structured_outputs(value: &Value) -> ApiResult<Option<ConstraintSpec>> {
         match (name.as_str(), value) {
             ("json", value) => found.push(schema(param(), value)?),
             ("regex", Value::String(text)) => found.push(regex(param(), text.clone())),
-            ("grammar", Value::String(text)) => found.push(grammar(param(), text)?),
+            ("grammar", Value::String(text)) => found.push(ConstraintSpec::grammar(param(), text)?),
             ("choice", Value::Array(_)) => found.push(choice(param(), value)),
             ("json_object", Value::Bool(true)) => found.push(object(param())),
             ("disable_any_whitespace", Value::Bool(true)) => whitespace = Whitespace::Compact,

@@ -1,6 +1,7 @@
 //! Metrics of the constraints that this process compiles.
 
 use lockstep_constraint::{Checked, ConstraintError};
+use lockstep_text::GrammarError;
 use lockstep_types::constraint::ConstraintKind;
 use metrics::{Counter, Histogram, Key, Label, Recorder};
 use metrics_exporter_prometheus::PrometheusRecorder;
@@ -10,6 +11,46 @@ use super::METADATA;
 const COMPILES: &str = "lockstep_front_constraint_compile_seconds";
 const HITS: &str = "lockstep_front_constraint_cache_hits_total";
 const REFUSED: &str = "lockstep_front_constraints_refused_total";
+
+/// Reason why a request is refused for its constraint. Keywords are no labels, since clients may
+/// write any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// A keyword of a schema.
+    Keyword,
+    /// Anything else in the constraint.
+    Text,
+    /// The time that the constraint takes.
+    Slow,
+    /// Too many other constraints.
+    Busy,
+    /// The model, whose outputs can't be constrained so.
+    Model,
+}
+
+impl From<&ConstraintError> for Refusal {
+    fn from(error: &ConstraintError) -> Self {
+        match error {
+            ConstraintError::Refused { .. } if error.keyword().is_some() => Self::Keyword,
+            ConstraintError::Refused { .. } => Self::Text,
+            ConstraintError::Slow => Self::Slow,
+            ConstraintError::Busy => Self::Busy,
+            ConstraintError::NoEnd | ConstraintError::Vocabulary(_) => Self::Model,
+        }
+    }
+}
+
+impl From<&GrammarError> for Refusal {
+    fn from(error: &GrammarError) -> Self {
+        match error {
+            GrammarError::NoOpening(_) => Self::Model,
+            GrammarError::Arguments {
+                keyword: Some(_), ..
+            } => Self::Keyword,
+            GrammarError::TooLong | GrammarError::Arguments { .. } => Self::Text,
+        }
+    }
+}
 
 /// Handles by which constraints are counted.
 #[derive(Debug, Clone)]
@@ -67,16 +108,26 @@ impl ConstraintMetrics {
         }
     }
 
-    /// Counts a constraint that was checked.
-    pub fn count(&self, kind: ConstraintKind, checked: &Checked) {
+    /// Counts a constraint that was checked. Its refusal is counted by [`Self::refused`], for the
+    /// reason that the client reads.
+    pub fn checked(&self, kind: ConstraintKind, checked: &Checked) {
         match (checked.compiled, &checked.result) {
             (None, Ok(())) => self.hits.increment(1),
             (None, Err(_)) => {}
             (Some(took), _) => self.times(kind).record(took),
         }
-        if let Err(error) = &checked.result {
-            self.refused(error);
-        }
+    }
+
+    /// Counts a request that is refused for its constraint.
+    pub fn refused(&self, reason: Refusal) {
+        let counter = match reason {
+            Refusal::Keyword => &self.keyword,
+            Refusal::Text => &self.text,
+            Refusal::Slow => &self.slow,
+            Refusal::Busy => &self.busy,
+            Refusal::Model => &self.model,
+        };
+        counter.increment(1);
     }
 
     fn times(&self, kind: ConstraintKind) -> &Histogram {
@@ -86,18 +137,6 @@ impl ConstraintMetrics {
             ConstraintKind::Lark => &self.grammars,
             ConstraintKind::Choice => &self.choices,
         }
-    }
-
-    /// Counts a refusal by its reason. Keywords are no labels, since clients may write any.
-    fn refused(&self, error: &ConstraintError) {
-        let counter = match error {
-            ConstraintError::Refused { .. } if error.keyword().is_some() => &self.keyword,
-            ConstraintError::Refused { .. } => &self.text,
-            ConstraintError::Slow => &self.slow,
-            ConstraintError::Busy => &self.busy,
-            ConstraintError::NoEnd | ConstraintError::Vocabulary(_) => &self.model,
-        };
-        counter.increment(1);
     }
 }
 

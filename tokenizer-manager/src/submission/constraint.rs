@@ -60,26 +60,43 @@ pub(super) async fn check(
     drop(span);
     match checked.result {
         Ok(()) => Ok(Some(constraint)),
-        Err(error @ ConstraintError::Refused { .. }) => {
-            let part = tokio::time::timeout(LONGEST, wrong_part(app, asked)).await;
-            Err(match part {
-                Ok(Some((param, error))) => refused(param, ConstraintKind::JsonSchema, &error),
-                Ok(None) | Err(_) => refused(&asked.param, asked.kind, &error),
-            })
-        }
-        Err(error) => Err(refused(&asked.param, asked.kind, &error)),
+        Err(error) => Err(refuse(app, asked, &error).await),
     }
 }
 
-/// Returns the first schema inside a constraint that can't be followed by itself.
+/// Counts a request that is refused for its constraint, and returns the error. It is that of the
+/// first schema inside the constraint that can't be followed by itself, if there is one.
+async fn refuse(app: &App, asked: &ConstraintSpec, error: &ConstraintError) -> ApiError {
+    let part = match error {
+        ConstraintError::Refused { .. } => {
+            let part = tokio::time::timeout(LONGEST, wrong_part(app, asked)).await;
+            part.ok().flatten()
+        }
+        _ => None,
+    };
+    let (param, kind, error) = match &part {
+        Some((param, error)) => (*param, ConstraintKind::JsonSchema, error),
+        None => (&*asked.param, asked.kind, error),
+    };
+    app.constraints.refused(error);
+    refused(param, kind, error)
+}
+
+/// Returns the first schema inside a constraint that can't be followed by itself, or `None` if the
+/// server has no time to find it.
 async fn wrong_part<'a>(
     app: &App,
     asked: &'a ConstraintSpec,
 ) -> Option<(&'a str, ConstraintError)> {
     for part in &asked.parts {
-        let schema = Constraint::new(ConstraintKind::JsonSchema, part.schema.as_str());
-        if let Err(error) = app.constraints.check(Arc::new(schema)).await.result {
-            return Some((&part.param, error));
+        let schema = Constraint {
+            whitespace: asked.whitespace,
+            ..Constraint::new(ConstraintKind::JsonSchema, part.schema.as_str())
+        };
+        match app.constraints.check_part(schema).await {
+            Ok(()) => {}
+            Err(ConstraintError::Busy) => return None,
+            Err(error) => return Some((&part.param, error)),
         }
     }
     None

@@ -6,6 +6,7 @@ use lockstep_text::AnswerOptions;
 use lockstep_types::constraint::{ConstraintKind, Reasoning, Whitespace};
 
 use super::{FieldNames, SamplingSpec};
+use crate::error::{ApiError, ApiResult};
 
 /// One prompt, as text or as token ids.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,6 +97,21 @@ impl ConstraintSpec {
             whitespace: Whitespace::default(),
             after: None,
             parts: Vec::new(),
+        }
+    }
+
+    /// Makes the constraint of a grammar in GBNF, EBNF or Lark.
+    ///
+    /// # Errors
+    /// 400 with the line at fault, for a grammar that has no translation to Lark.
+    pub fn grammar(param: impl Into<Cow<'static, str>>, text: &str) -> ApiResult<Self> {
+        let param = param.into();
+        match lockstep_constraint::lark(text) {
+            Ok(lark) => Ok(Self::new(param, ConstraintKind::Lark, lark)),
+            Err(error) => {
+                let message = format!("Invalid grammar for '{param}': {error}.");
+                Err(ApiError::invalid(param, message))
+            }
         }
     }
 }

@@ -150,6 +150,16 @@ async fn an_answer_has_its_format_or_calls() {
     assert!(!asked.expect("a constraint").text.contains("array"));
 }
 
+/// Returns the number of requests that were refused for their constraint, for this reason.
+fn refused_for(reason: &str, metrics: &str) -> u64 {
+    let reason = format!("reason=\"{reason}\"");
+    let mut lines = metrics.lines().filter(|line| {
+        line.starts_with("lockstep_front_constraints_refused_total{") && line.contains(&reason)
+    });
+    let count = lines.next().and_then(|line| line.rsplit(' ').next());
+    count.map_or(0, |count| count.parse().expect("a number"))
+}
+
 #[tokio::test]
 async fn what_can_not_be_held_is_refused_by_name() {
     let tools = start("auto").await;
@@ -220,6 +230,12 @@ async fn what_can_not_be_held_is_refused_by_name() {
         );
         assert!(text.contains(words), "{text}");
     }
+    // Each request is counted once, for the reason that it reads.
+    let metrics = tools.front.get("/metrics").await.1;
+    for (reason, count) in [("keyword", 3), ("text", 0)] {
+        let found = refused_for(reason, &metrics);
+        assert_eq!(found, count, "{reason} {metrics}");
+    }
     // A keyword that can't be obeyed binds nobody where the tool is not strict.
     let fields = json!({"tools": with_schema(not, false), "tool_choice": "required"});
     let call = "<tool_call>\n{\"name\": \"a\", \"arguments\": {}}\n</tool_call>";
@@ -251,6 +267,8 @@ async fn formats_without_marks_have_required_calls_alone() {
             "{text}"
         );
     }
+    let metrics = tools.front.get("/metrics").await.1;
+    assert_eq!(refused_for("model", &metrics), 3, "{metrics}");
     let call = "{\"name\": \"look\", \"parameters\": {}}";
     let (answer, _) = post(
         &tools,

@@ -47,6 +47,8 @@ static LANGUAGES: LazyLock<Vec<Language>> = LazyLock::new(|| {
         }),
         ..Constraint::new(ConstraintKind::Regex, "[ab]{2,9}")
     };
+    let pairs = "root ::= pair (\", \" pair){0,3}\npair ::= [a-c] \"=\" [0-9]{1,2}";
+    let pairs = lockstep_constraint::lark(pairs).unwrap();
     let language = |constraint: Constraint, holds| Language {
         constraint: Arc::new(constraint),
         holds,
@@ -67,6 +69,10 @@ static LANGUAGES: LazyLock<Vec<Language>> = LazyLock::new(|| {
         language(Constraint::new(ConstraintKind::Choice, choice), |text| {
             ["yes", "yes, of course", "no"].contains(&text)
         }),
+        language(Constraint::new(ConstraintKind::Lark, pairs), |text| {
+            let pairs: Vec<_> = text.split(", ").collect();
+            pairs.len() <= 4 && pairs.iter().all(|pair| is_pair(pair))
+        }),
         language(reasoned, |text| {
             let (_, answer) = text.split_once('.').unwrap_or_default();
             let answer = answer.trim_start();
@@ -74,6 +80,13 @@ static LANGUAGES: LazyLock<Vec<Language>> = LazyLock::new(|| {
         }),
     ]
 });
+
+fn is_pair(text: &str) -> bool {
+    let (name, number) = text.split_once('=').unwrap_or_default();
+    ["a", "b", "c"].contains(&name)
+        && (1..=2).contains(&number.len())
+        && number.bytes().all(|byte| byte.is_ascii_digit())
+}
 
 fn is_person(text: &str) -> bool {
     let Ok(Value::Object(fields)) = serde_json::from_str(text) else {
@@ -160,7 +173,7 @@ fn requests(jobs: &[Job]) -> impl Iterator<Item = &Request> {
 /// changes in every step.
 #[test]
 fn constrained_texts_stay_the_same_with_drafts() {
-    let jobs = jobs(15);
+    let jobs = jobs(18);
     let mut oracle = Oracle::default();
     let mut accepted = 0;
     for (at, algorithm) in Algorithm::ALL.into_iter().enumerate() {
@@ -190,7 +203,7 @@ fn constrained_texts_stay_the_same_with_drafts() {
 /// Constrained requests change no bit of others, and are not changed by them.
 #[test]
 fn neighbours_of_constrained_requests_do_not_notice() {
-    let jobs = jobs(10);
+    let jobs = jobs(12);
     let mut oracle = Oracle::default();
     let form = Form::of_ranks(1);
     let together = oracle.answers(form, requests(&jobs));
@@ -203,7 +216,7 @@ fn neighbours_of_constrained_requests_do_not_notice() {
 /// goes on where it was.
 #[test]
 fn retracted_outputs_keep_their_constraints() {
-    let jobs = jobs(15);
+    let jobs = jobs(18);
     let expected = Oracle::default().answers(Form::of_ranks(1), requests(&jobs));
     let mut ended = 0;
     for setup in [
@@ -233,7 +246,7 @@ fn retracted_outputs_keep_their_constraints() {
 /// constraint is taken, and greedy texts are those without drafts.
 #[test]
 fn other_ways_to_verify_keep_constraints() {
-    let jobs = jobs(15);
+    let jobs = jobs(18);
     let expected = Oracle::default().answers(Form::of_ranks(1), requests(&jobs));
     for (verification, shape) in [
         (VerificationArg::Rejection, Shape::chain(4)),

@@ -113,7 +113,7 @@ fn input_rows() -> Vec<Row<GenerateRequest>> {
     ]
 }
 
-fn sampling_rows() -> Vec<Row<GenerateRequest>> {
+fn constraint_rows() -> Vec<Row<GenerateRequest>> {
     vec![
         (
             "a schema that is no JSON",
@@ -130,6 +130,26 @@ fn sampling_rows() -> Vec<Row<GenerateRequest>> {
             |r| r.constraint = Some(Language::Choice(Choices::default())),
             "choice",
         ),
+        (
+            "a broken grammar of GBNF",
+            |r| r.constraint = Some(Language::Grammar("root ::= x".to_owned())),
+            "grammar",
+        ),
+        (
+            "a broken grammar of Lark",
+            |r| r.constraint = Some(Language::Grammar("start: x".to_owned())),
+            "grammar",
+        ),
+        (
+            "a grammar without a rule",
+            |r| r.constraint = Some(Language::Grammar(String::new())),
+            "grammar",
+        ),
+    ]
+}
+
+fn sampling_rows() -> Vec<Row<GenerateRequest>> {
+    vec![
         (
             "a negative temperature",
             |r| sampling(r).temperature = Some(-1.0),
@@ -293,7 +313,8 @@ async fn refusal<T>(
 
 async fn inference(server: &Server, wrong: &mut Vec<String>) {
     let mut client = server.inference().await;
-    for (row, harm, field) in input_rows().into_iter().chain(sampling_rows()) {
+    let rows = [input_rows(), constraint_rows(), sampling_rows()];
+    for (row, harm, field) in rows.into_iter().flatten() {
         let mut request = grpc::greedy(Input::Text("a".to_owned()), 5);
         harm(&mut request);
         let Some(status) = refusal(client.generate(request).await).await else {

@@ -13,6 +13,7 @@ use super::Words;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
+    metrics::Refusal,
     submission::{ConstraintPart, ConstraintSpec, GenerateSpec},
 };
 
@@ -76,8 +77,11 @@ pub(in crate::http) fn hold(
         return Ok(plan.calls);
     };
     let whitespace = answer.as_ref().map(|answer| answer.whitespace);
-    let rule = answer.map(|answer| rule(&answer)).transpose()?;
-    let callable = callable(tools, &holding)?;
+    let rule = answer
+        .as_ref()
+        .map(|answer| rule(app, answer))
+        .transpose()?;
+    let callable = callable(app, tools, &holding)?;
     let schemas = ToolSchemas::new(
         &callable
             .iter()
@@ -95,13 +99,21 @@ pub(in crate::http) fn hold(
         several: holding.several,
     };
     let grammar = holding.format.grammar(&app.text.tokenizer, &wanted);
-    let grammar = grammar.map_err(|error| refused(&error, &param, &callable, holding.words))?;
+    let grammar = grammar.map_err(|error| {
+        app.constraints.refused(&error);
+        refused(&error, &param, &callable, holding.words)
+    })?;
     let parts = callable.iter().filter_map(|(at, tool)| {
         Some(ConstraintPart {
             param: schema_of(*at, holding.words),
             schema: tool.schema?.to_string(),
         })
     });
+    let schema = answer.filter(|answer| answer.kind == ConstraintKind::JsonSchema);
+    let parts = parts.chain(schema.map(|answer| ConstraintPart {
+        param: answer.param.into_owned(),
+        schema: answer.text,
+    }));
     spec.constraint = Some(ConstraintSpec {
         parts: parts.collect(),
         whitespace: whitespace.unwrap_or_default(),
@@ -115,8 +127,9 @@ pub(in crate::http) fn hold(
 }
 
 /// Returns the expression of a constrained answer.
-fn rule(answer: &ConstraintSpec) -> ApiResult<String> {
+fn rule(app: &App, answer: &ConstraintSpec) -> ApiResult<String> {
     if answer.kind == ConstraintKind::Lark {
+        app.constraints.refused(Refusal::Text);
         return Err(ApiError::unsupported(
             answer.param.clone(),
             format!(
@@ -127,6 +140,7 @@ fn rule(answer: &ConstraintSpec) -> ApiResult<String> {
         ));
     }
     expression(answer.kind, &answer.text).map_err(|error| {
+        app.constraints.refused(&error);
         let (name, param) = (answer.kind.name(), &answer.param);
         ApiError::invalid(
             param.clone(),
@@ -138,6 +152,7 @@ fn rule(answer: &ConstraintSpec) -> ApiResult<String> {
 /// Returns the tools that may be called, with their places. The schemas of strict tools are
 /// obeyed; those of others where calls are required and the schema can be.
 fn callable<'a>(
+    app: &App,
     tools: &'a [Value],
     holding: &Holding,
 ) -> ApiResult<Vec<(usize, CallableTool<'a>)>> {
@@ -157,6 +172,7 @@ fn callable<'a>(
                 Ok(()) => {}
                 Err(_) if !strict => schema = None,
                 Err(error) => {
+                    app.constraints.refused(&error);
                     let param = schema_of(at, holding.words);
                     let message = format!("Invalid JSON schema for '{param}': {error}.");
                     return Err(ApiError::invalid(param, message));
