@@ -64,7 +64,8 @@ def constraints():
     yield "a pointer to the network", {"json_schema": {"$ref": "http://127.0.0.1:1/a"}}, 400
     yield "an object that needs itself", {"json_schema": {
         "type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}}, 400
-    yield "an ambiguous grammar", {"grammar": 'root ::= root root | "a"'}, 400
+    # The time that it takes decides.
+    yield "an ambiguous grammar", {"grammar": 'root ::= root root | "a"'}, None
     yield "a grammar without words", {"grammar": 'root ::= "a" root'}, 200
     yield "a missing rule", {"grammar": "root ::= other"}, 400
     yield "groups in groups", {"grammar": f"root ::= {'(' * 2000}\"a\"{')' * 2000}"}, 400

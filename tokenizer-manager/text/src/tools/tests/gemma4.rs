@@ -61,7 +61,7 @@ fn objects_become_json() {
     );
 }
 
-/// What can't be an object stays open, so that nobody takes it for whole.
+/// Broken objects stay open, so that nobody takes them for whole.
 #[test]
 fn broken_objects_stay_open() {
     for (output, arguments, text) in [
