@@ -14,6 +14,17 @@ class Part:
     options: list[str] = field(default_factory=list)
     # Runs of each program; programs alternate.
     rounds: int = 1
+    # Whether it compares the program under SWITCHES, instead of programs.
+    switched: bool = False
+
+
+# Ways in which kernels overlap, by variables of the environment, the most valuable first.
+SWITCHES = {
+    "no overlap": {"LOCKSTEP_CUDA_PDL": "0"},
+    "prefetch": {"LOCKSTEP_CUDA_PREFETCH": "1"},
+    "half trigger": {"LOCKSTEP_CUDA_PDL_TRIGGER": "half"},
+    "prefetch, half trigger": {"LOCKSTEP_CUDA_PREFETCH": "1", "LOCKSTEP_CUDA_PDL_TRIGGER": "half"},
+}
 
 
 # What decides first: is a guess about the device right, and do steps become faster?
@@ -22,6 +33,8 @@ PARTS = [
     Part("elementwise", "8b", 60),
     Part("steps,prompt", "8b", 60, ["--decode", "1x1024,64x1024", "--prefill", "8192"], rounds=2),
     Part("steps,prompt", "1b", 40, ["--decode", "1x1024,32x1024", "--prefill", "1024"], rounds=2),
+    Part("steps", "8b", 40, ["--decode", "1x1024,64x1024"], rounds=2, switched=True),
+    Part("steps", "1b", 30, ["--decode", "1x1024,32x1024"], rounds=2, switched=True),
     Part("attention", "8b", 60),
     Part("choosing", "8b", 30),
     Part("products", "8b", 60),
@@ -33,7 +46,7 @@ PARTS = [
 TINY = ["--peak", "64", "--working-set", "1", "--repeat", "1", "--steps", "1"]
 TINY_SIZES = ["--rows", "1,80", "--elementwise", "1,80", "--attention", "2x20", "--sampled", "2"]
 REHEARSAL = [
-    Part(part.name, "tiny", part.seconds, ["--decode", "1x8,2x8", "--prefill", "16", *TINY_SIZES, *TINY])
+    Part(part.name, "tiny", part.seconds, ["--decode", "1x8,2x8", "--prefill", "16", *TINY_SIZES, *TINY], 1, part.switched)
     for part in PARTS
     if part.shape == "8b"
 ]

@@ -75,12 +75,14 @@ def beside_predictions(lines: list[dict], arms: list[str]) -> str:
     judged = on_predicted_card(lines)
     for of in predictions()["figures"]:
         values = [medians(lines, arm, of["field"]).get(wanted(of)) for arm in arms]
-        says = "not measured" if values[-1] is None else "another card"
+        found = medians(lines, of["arm"], of["field"]).get(wanted(of)) if "arm" in of else values[-1]
+        says = "not measured" if found is None else "another card"
         # Bits do not depend on the card.
-        if values[-1] is not None and (judged or of["expected"] == 0):
-            says = verdict(of["expected"], values[-1], of["field"].startswith("of "))
-        what = wanted(of)
-        rows.append([*what, of["field"], shown(of["expected"]), of["how"], *map(shown, values), says])
+        if found is not None and (judged or of["expected"] == 0):
+            says = verdict(of["expected"], found, of["field"].startswith("of "))
+        shape, figure, size = wanted(of)
+        figure = f"{figure}, {of['arm']}" if "arm" in of else figure
+        rows.append([shape, figure, size, of["field"], shown(of["expected"]), of["how"], *map(shown, values), says])
     return table(rows)
 
 

@@ -115,6 +115,22 @@ class Pieces(unittest.TestCase):
             name = figure.get("table") or of.get(figure["kernel"].split()[0], "elementwise")
             self.assertIn((figure["shape"], name), measured, figure)
 
+    def test_every_way_to_overlap_is_measured_and_predicted(self):
+        switched = {part.shape for part in parts.PARTS if part.switched}
+        self.assertEqual(switched, {"8b", "1b"})
+        predicted = {(of["shape"], of["arm"]) for of in summary.predictions()["figures"] if "arm" in of}
+        self.assertEqual(predicted, {(shape, name) for shape in switched for name in parts.SWITCHES})
+
+    def test_a_prediction_of_an_arm_is_judged_by_that_arm(self):
+        about = {"part": "about", "name": "NVIDIA H200"}
+        step = {"part": "steps", "shape": "8b", "requests": "1 x 1024"}
+        lines = [about, step | {"arm": "this", "device us": 9000}, step | {"arm": "no overlap", "device us": 4700}]
+        rows = summary.beside_predictions(lines, ["no overlap", "this"]).splitlines()
+        [row] = [row for row in rows if "steps, no overlap" in row and "4716" in row]
+        self.assertTrue(row.endswith("as predicted"), row)
+        [row] = [row for row in rows if "5063" in row]
+        self.assertTrue(row.endswith("missed by half"), row)
+
     def test_all_parts_have_deadlines_that_fit_the_time(self):
         # Each takes a fraction of its deadline; the most valuable ones fit even at their deadlines.
         first = [part.seconds * part.rounds for part in parts.PARTS[:4]]
@@ -144,13 +160,14 @@ class Rehearsal(unittest.TestCase):
         self.assertEqual(code, 0)
         for part in parts.REHEARSAL:
             ended = [line for line in lines if line.get("ended") and line["part"] == part.name]
-            arms = ["baseline", "this", "pages"] * part.rounds
+            arms = ["this", *parts.SWITCHES] if part.switched else ["baseline", "this", "pages"]
             self.assertEqual([line["arm"] for line in ended], arms, part)
         for arm in ("baseline", "this", "pages"):
             kernels = {line["kernel"] for line in lines if line.get("arm") == arm and "kernel" in line}
             for kernel in ("empty, behind another", "rms_norm", "attend of decode", "product qkv", "choose, greedy"):
                 self.assertIn(kernel, kernels)
-            steps = [line for line in lines if line.get("arm") == arm and line["part"] == "steps"]
+        for arm in ("baseline", "this", "pages", *parts.SWITCHES):
+            steps = [line for line in lines if line.get("arm") == arm and "device us" in line]
             self.assertTrue(all(line["device us"] >= 0 for line in steps) and steps)
         bits = [line for line in lines if line["part"] == "bits"]
         self.assertTrue(bits and all("wgmma" in line["not compared"] for line in bits))

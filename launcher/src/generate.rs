@@ -140,6 +140,7 @@ pub(crate) fn run(args: &GenerateArgs, registry: &Registry) -> anyhow::Result<u8
         registry: registry.clone(),
         weight_cache: settings.file.node.weight_cache.clone(),
         progress: None,
+        masks: None,
     };
     let mut local = LocalEngine::start(engine, &options)?;
     for warning in local

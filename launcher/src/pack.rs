@@ -10,8 +10,8 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use lockstep_config::ServeArgs;
 use lockstep_config::args::ModelArgs;
 use lockstep_process::exit;
-use lockstep_tp_worker::worker::WeightOrigin;
 use lockstep_tp_worker::worker::local::{LocalGroup, LocalOptions, OnProgress};
+use lockstep_tp_worker::worker::{MaskPlace, WeightOrigin};
 use lockstep_types::{Algorithms, ConfigError, DeviceKind};
 
 use crate::console;
@@ -46,6 +46,7 @@ pub(crate) fn run(args: &PackArgs, algorithms: &Algorithms) -> anyhow::Result<u8
     let options = LocalOptions {
         weight_cache: node.weight_cache.clone(),
         progress: Some(progress(&bars, args.ranks.tp_size)),
+        masks: Some(MaskPlace::Host),
         ..LocalOptions::default()
     };
     let group = LocalGroup::start(engine, &options)?;

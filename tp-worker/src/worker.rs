@@ -10,6 +10,7 @@ mod error;
 pub mod faults;
 mod limits;
 pub mod local;
+mod masks;
 mod open_device;
 mod outcome;
 mod pages;
@@ -43,12 +44,14 @@ use choices::Choices;
 use constraints::Constraints;
 use draft_stage::DraftStage;
 use faults::Faults;
+use masks::RowMasks;
 use outcome::Outcomes;
 use slots::{RowTask, Slots};
 
 pub use error::{PlanError, WorkerError};
 pub use limits::WorkerLimits;
 pub use lockstep_model::WeightOrigin;
+pub use masks::MaskPlace;
 pub use open_device::open;
 pub use passes::{PassRegistry, PreparedPass};
 pub use reload::{Folders, Served};
@@ -77,6 +80,7 @@ pub struct Worker<B: Backend> {
     backend: B,
     batch: BatchBuffers,
     choices: Choices,
+    masks: RowMasks,
     sampler: Sampler,
     verifier: Verifier,
     outcomes: Outcomes,
@@ -144,6 +148,7 @@ impl<B: Backend + 'static> Worker<B> {
             constraints: Constraints::new(&config.model, config.speculation.num_steps > 0),
             batch: BatchBuffers::new(&limits),
             choices: Choices::new(&limits),
+            masks: RowMasks::new(config.model.vocab_size),
             sampler: Sampler::new(config.model.vocab_size),
             verifier: Verifier::new(
                 config.speculation.verification,
@@ -164,6 +169,33 @@ impl<B: Backend + 'static> Worker<B> {
         // Set last, so that no fault strikes in steps that are measured.
         worker.agreement.faults = Faults::of_rank(rank)?;
         Ok(worker)
+    }
+
+    /// Sets the place of the masks of constrained requests, before any step. On the device, all
+    /// recorded passes are recorded anew, as their choices come behind them.
+    ///
+    /// # Errors
+    /// [`WorkerError::Masks`] if no device takes masks here; [`WorkerError`] if memory is short.
+    pub fn set_mask_place(&mut self, place: MaskPlace) -> Result<(), WorkerError> {
+        if place == MaskPlace::Host && !self.masks.on_device() {
+            return Ok(());
+        }
+        let requests = WorkerLimits::new(&self.config).step.requests;
+        if place == MaskPlace::Device {
+            let vocab = self.config.model.vocab_size;
+            let device = self.backend.sampler();
+            let device = device.filter(|_| self.transformer.may_mask());
+            let Some(device) = device else {
+                return Err(WorkerError::Masks(
+                    "masks on the device need one rank, on a GPU; let LOCKSTEP_CONSTRAINT_MASKS \
+                     be host, or serve with --device cuda --tp-size 1"
+                        .to_owned(),
+                ));
+            };
+            device.prepare_masks(requests, vocab)?;
+        }
+        self.masks.set_place(place, requests);
+        self.record(&mut |_| {})
     }
 
     /// Does all that takes time and must be done before requests come.
@@ -190,6 +222,7 @@ impl<B: Backend + 'static> Worker<B> {
         let (backend, target) = (&mut self.backend, &mut self.transformer);
         let (drafting, slots) = (&mut self.drafting, &self.slots);
         backend.forget_passes();
+        target.set_cut(self.masks.on_device());
         agreement::compare_exchanges(backend, target.planned_exchanges())?;
         let mut void = Vec::new();
         for _ in 0..RECORDINGS {

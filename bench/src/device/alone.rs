@@ -136,7 +136,8 @@ impl<B: Device> Kernels<'_, B> {
         };
         self.alone(&of, |backend, number| {
             let (residual, delta, weight, out) = &mut arrays[number];
-            backend.add_rms_norm(residual, delta, weight, EPS, out);
+            let norm = RmsNorm { weight, eps: EPS };
+            backend.end_block(residual, Some(delta), norm.into(), out);
         })
     }
 

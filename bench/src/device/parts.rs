@@ -179,13 +179,14 @@ pub fn rope<B: Device>(
 }
 
 /// Attention whose queries and keys are rotated but not normed.
-pub fn unnormed<'a, V, R>(shape: &'a AttentionShape, rope: &'a R) -> Attend<'a, V, R> {
+pub fn unnormed<'a, M, V, R>(shape: &'a AttentionShape, rope: &'a R) -> Attend<'a, M, V, R> {
     Attend {
         shape,
         q_norm: None,
         k_norm: None,
         eps: EPS,
         rope,
+        next: None,
     }
 }
 

@@ -4,7 +4,7 @@
 //! Each kernel is measured with few tokens, whose rows lie in a cache as in a model's
 //! step. Then it is measured with many tokens, whose rows stream from memory.
 
-use lockstep_backend::{Batch, Holds, RopeTable, WeightFormat};
+use lockstep_backend::{Batch, Holds, RmsNorm, RopeTable, WeightFormat};
 use lockstep_devices::Device;
 use lockstep_types::Activation;
 
@@ -73,7 +73,11 @@ impl<B: Device> Rows<'_, B> {
         let weight = self.backend.load_vector(&vec![1.0; width])?;
         let backend = &mut self.backend;
         let times = time(self.setup, tokens, || {
-            backend.add_rms_norm(&mut x, &delta, &weight, 1e-5, &mut out);
+            let norm = RmsNorm {
+                weight: &weight,
+                eps: 1e-5,
+            };
+            backend.end_block(&mut x, Some(&delta), norm.into(), &mut out);
         });
         self.add("add_rms_norm", tokens, rows, 4 * width, times);
         Ok(())

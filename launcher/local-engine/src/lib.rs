@@ -19,7 +19,7 @@ mod completion;
 mod step_record;
 
 pub use completion::Completion;
-pub use lockstep_tp_worker::worker::local::LocalOptions;
+pub use lockstep_tp_worker::worker::{MaskPlace, local::LocalOptions};
 pub use step_record::StepRecord;
 
 /// The reason why the engine can't go on.

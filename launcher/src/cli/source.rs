@@ -95,7 +95,11 @@ pub(super) fn hints(
 }
 
 /// Variables that are no options of any command: ranks read them.
-const SWITCHES: [&str; 1] = ["LOCKSTEP_CUDA_PDL"];
+const SWITCHES: [&str; 3] = [
+    "LOCKSTEP_CUDA_PDL",
+    "LOCKSTEP_CUDA_PDL_TRIGGER",
+    "LOCKSTEP_CUDA_PREFETCH",
+];
 
 /// Names the `variables` that look like options of `command`, or of one of its subcommands,
 /// and are none. Variables that Kubernetes sets in pods beside a service of that name are

@@ -378,6 +378,8 @@ fn variables_that_set_nothing_are_named() {
         ("LOCKSTEP_PORT_8000_TCP_ADDR", "10.0.0.1"),
         ("LOCKSTEP_GATEWAY_PORT", "tcp://10.0.0.1:80"),
         ("LOCKSTEP_CUDA_PDL", "0"),
+        ("LOCKSTEP_CUDA_PDL_TRIGGER", "half"),
+        ("LOCKSTEP_CUDA_PREFETCH", "1"),
         ("PATH", "/bin"),
     ];
     assert_eq!(said(&known), None);

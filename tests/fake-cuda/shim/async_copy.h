@@ -97,3 +97,17 @@ template <unsigned N> inline void cp_async_wait_group() {
         for (const cuda_on_host::Copy& copy : group) copy.land();
     cuda_on_host::forget_landed();
 }
+
+// A prefetch changes nothing. Here it reads its whole range, so that one that ends outside of its
+// memory is found.
+inline void cp_async_bulk_prefetch_L2(const void* global, unsigned bytes, CUDA_ON_HOST_CALL) {
+    using namespace cuda_on_host;
+    if (((uintptr_t)global | bytes) % 16) {
+        note(MISALIGNED_ADDRESS, "cp.async.bulk.prefetch of %u bytes from %p at %s:%d", bytes, global, file, line);
+        give_up();
+    }
+    const volatile unsigned char* from = (const volatile unsigned char*)global;
+    for (unsigned at = 0; at < bytes; at += 16) (void)from[at], (void)from[at + 15];
+    Own own;
+    block->outcome->fetched += bytes;
+}

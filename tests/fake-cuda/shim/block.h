@@ -12,7 +12,7 @@ enum Code { SUCCESS = 0, ILLEGAL_ADDRESS = 700, MISALIGNED_ADDRESS = 716, LAUNCH
 struct Outcome {
     int code;
     uint64_t address;       // that was touched, where it is an illegal one
-    uint64_t fetched;       // bytes that were copied to shared memory asynchronously
+    uint64_t fetched;       // bytes whose copies to shared memory, or to a cache, were asynchronous
     char text[1000];
 };
 

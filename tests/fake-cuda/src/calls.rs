@@ -21,7 +21,7 @@ pub(crate) fn note_brought(bytes: usize) {
     BROUGHT.set(BROUGHT.get() + bytes as u64);
 }
 
-/// Adds the bytes that a launch of `kernel` has copied to shared memory asynchronously.
+/// Adds the bytes that a launch of `kernel` has fetched asynchronously.
 pub(crate) fn note_fetched(kernel: &str, bytes: u64) {
     FETCHED.with_borrow_mut(|fetched| {
         let sum = fetched.entry(kernel.to_owned()).or_default();
@@ -61,7 +61,7 @@ pub fn calls(function: &CStr) -> Option<u64> {
     ask(c"fakeCudaCalls", function)
 }
 
-/// Bytes that kernels whose names begin with `names` have copied to shared memory
+/// Bytes that kernels whose names begin with `names` have copied to shared memory, or to a cache,
 /// asynchronously, as products do with their weights. Only launches that the calling thread has
 /// run count: work runs on the thread that waits for it. `None` as with [`calls`].
 #[must_use]

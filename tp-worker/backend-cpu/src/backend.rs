@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use lockstep_backend::{
     AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, Exchange, ExpertSpace,
-    Experts, Groups, Linear, LogitScaling, Ops, Owners, Passes, RmsNorm, RowParallel, Rows,
-    Scatter, WholeNorms,
+    Experts, Groups, Linear, LogitScaling, Ops, Owners, Passes, RowParallel, Rows, Scatter,
+    WholeNorms,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Activation, Dtype};
@@ -114,17 +114,6 @@ impl Ops for CpuBackend {
         out.expect(x.rows(), x.width(), "the norm's output");
         let (pool, x, out) = (&mut self.pool, x.values(), out.values_mut());
         norm::rms_norm(pool, self.isa, x, &weight.0, eps, out);
-    }
-    fn add_rms_norm(
-        &mut self,
-        residual: &mut CpuTensor,
-        delta: &CpuTensor,
-        weight: &CpuVector,
-        eps: f32,
-        out: &mut CpuTensor,
-    ) {
-        let end = RmsNorm { weight, eps }.into();
-        self.end_block(residual, Some(delta), end, out);
     }
     fn end_block(
         &mut self,

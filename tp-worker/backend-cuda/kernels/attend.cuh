@@ -23,7 +23,8 @@ struct Attend {
     unsigned window;
     unsigned rounded;           // queries are CACHED, each head at the beginning of its place
     float softcap;              // of scores, with log₂ e in it; 0: none
-    unsigned pad;
+    unsigned ahead_bytes;       // at `ahead`, a multiple of 16; 0: nothing is fetched
+    const unsigned char* ahead; // weights of the product behind attention
 };
 
 // A score from a product of query and key: scaled, and bounded where there is a softcap.

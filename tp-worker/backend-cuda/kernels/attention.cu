@@ -142,6 +142,16 @@ __device__ inline void run_item(const Attend& a, Stage& s, const Row& row, const
     if (!item.split) finish(a, row, item, place, total);
 }
 
+// Begins to fetch the weights of the product behind attention, in pieces that all blocks share:
+// in a small batch most blocks have no item, and the memory has little to do.
+constexpr unsigned PIECE = 16 << 10;        // bytes
+__device__ inline void fetch_ahead(const Attend& a) {
+    const unsigned blocks = gridDim.x * gridDim.y, block = blockIdx.y * gridDim.x + blockIdx.x;
+    const unsigned pieces = (a.ahead_bytes + PIECE - 1) / PIECE;
+    for (unsigned piece = threadIdx.x * blocks + block; piece < pieces; piece += THREADS * blocks)
+        cp_async_bulk_prefetch_L2(a.ahead + piece * PIECE, min(PIECE, a.ahead_bytes - piece * PIECE));
+}
+
 // Grid: (blocks that share the items, kv heads).
 extern "C" __global__ void __launch_bounds__(THREADS, AT_ONCE) attend(Attend a) {
     DYNAMIC_SHARED(Stage, stage);
@@ -154,6 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, AT_ONCE) attend(Attend a) 
     griddepcontrol_wait();
     const Share* shares = shares_of(a.work);
     const unsigned rows = min(a.batch[ROWS], a.most_rows), items = a.work[ITEMS];
+    if (items > 0) fetch_ahead(a);      // without items the product behind reads no weights either
     for (unsigned index = blockIdx.x; index < items; index += gridDim.x) {
         const unsigned at = last_at_most(rows, index, [&](unsigned row) { return shares[row].first_item; });
         const Row row = row_of(a.batch, at);

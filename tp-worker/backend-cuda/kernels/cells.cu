@@ -3,6 +3,7 @@
 #include "sums.cuh"
 
 constexpr unsigned WARPS = 4;       // of a block; each has one head of one token
+constexpr unsigned OWN = (HEAD_DIM + 31) / 32;      // columns of a lane: `lane`, `lane + 32`, …
 
 struct Heads {
     Sums sums;                  // [tokens, (heads + 2 · kv_heads) · HEAD_DIM], read
@@ -24,12 +25,14 @@ struct Heads {
     unsigned pad;
 };
 
-// x / rms(x) · weight; every lane has columns `lane`, `lane + 32`, …
-__device__ inline void normalize(float* x, const float* weight, float eps, unsigned lane) {
+// x / rms(x) · weight
+__device__ inline void normalize(float* x, const float (&weight)[OWN], float eps, unsigned lane) {
     float squares = 0;
     for (unsigned i = lane; i < HEAD_DIM; i += 32) squares += x[i] * x[i];
     const float scale = 1.0f / sqrtf(warp_sum(squares) / (float)HEAD_DIM + eps);
-    for (unsigned i = lane; i < HEAD_DIM; i += 32) x[i] = x[i] * scale * weight[i];
+    UNROLL
+    for (unsigned i = 0; i < OWN; i++)
+        if (lane + 32 * i < HEAD_DIM) x[lane + 32 * i] = x[lane + 32 * i] * scale * weight[i];
 }
 
 // Column `i` of a head after its rotation by angles (Su et al.,
@@ -43,21 +46,29 @@ __device__ inline float rotated(const float* x, unsigned i, const float* cos, co
 // Sums up, norms and rotates queries and keys; writes queries to their place, and keys and
 // values to the token's cell, where there is a cache. Grid: (most tokens, heads of all kinds / 4).
 extern "C" __global__ void __launch_bounds__(32 * WARPS) rotate_and_store(Heads a) {
-    begin_after_predecessors();
+    griddepcontrol_launch_dependents();
     __shared__ float shared[WARPS][HEAD_DIM];
     const unsigned token = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const unsigned head = blockIdx.y * WARPS + warp, rotates = a.heads + a.kv_heads;
+    const unsigned columns = HEAD_DIM - min(lane, (unsigned)HEAD_DIM);
+    // Biases and weights come from far, so they are on their way while earlier work is done.
+    const float* norm = head < a.heads ? a.q_norm : head < rotates ? a.k_norm : nullptr;
+    float bias[OWN], weight[OWN];
+    if (head < rotates + a.kv_heads) biases_of(a.sums, head * HEAD_DIM + lane, 32, columns, bias);
+    UNROLL
+    for (unsigned i = 0; i < OWN; i++)
+        if (norm && 32 * i < columns) weight[i] = norm[lane + 32 * i];
+    griddepcontrol_wait();
     const unsigned tokens = a.batch ? min(a.batch[TOKENS], a.most) : a.most;
     if (token >= tokens || head >= rotates + a.kv_heads) return;
     const size_t at = ((size_t)token * (rotates + a.kv_heads) + head) * HEAD_DIM;
     float* x = shared[warp];
-    float sums[(HEAD_DIM + 31) / 32];
-    sums_of(a.sums, at + lane, head * HEAD_DIM + lane, 32, HEAD_DIM - min(lane, (unsigned)HEAD_DIM), sums);
+    float sums[OWN];
+    sums_of(a.sums, at + lane, 32, columns, bias, sums);
     UNROLL
-    for (unsigned i = 0; i < sizeof sums / sizeof sums[0]; i++)
+    for (unsigned i = 0; i < OWN; i++)
         if (lane + 32 * i < HEAD_DIM) x[lane + 32 * i] = sums[i];
-    const float* norm = head < a.heads ? a.q_norm : head < rotates ? a.k_norm : nullptr;
-    if (norm) normalize(x, norm, a.eps, lane);
+    if (norm) normalize(x, weight, a.eps, lane);
     __syncwarp();       // a pair's columns belong to different lanes
 
     const unsigned position = a.half ? list(a.batch, POSITIONS_AT)[token] : 0;

@@ -56,6 +56,26 @@ __device__ inline void each(const float* row, unsigned begin, unsigned end, Take
     }
 }
 
+// Masks of some rows of logits, which the host has made while the layers ran.
+struct Mask {
+    float* logits;          // [rows, vocab]
+    const unsigned* rows;   // of the logits, that have a mask
+    const unsigned* masks;  // of each of them: a bit for each token
+    unsigned words;         // of a mask
+    unsigned vocab;
+};
+
+// Forbidden tokens get a logit of -inf, before anything else is done to the row. What makes a
+// row not finite stays, as the host looks for it in all tokens. Grid: (parts of a row, masks).
+extern "C" __global__ void __launch_bounds__(PART_THREADS) choose_mask(Mask a) {
+    begin_after_predecessors();
+    const unsigned begin = blockIdx.x * PART, end = min(begin + PART, a.vocab);
+    const unsigned* mask = a.masks + (size_t)blockIdx.y * a.words;
+    float* row = a.logits + (size_t)a.rows[blockIdx.y] * a.vocab;
+    for (unsigned id = begin + threadIdx.x; id < end; id += PART_THREADS)
+        if (!(mask[id / 32] >> id % 32 & 1) && row[id] < INFINITY) row[id] = -INFINITY;
+}
+
 // The largest logit of a row and its first token. Grid: (parts of a row, most rows).
 extern "C" __global__ void __launch_bounds__(PART_THREADS) choose_best(Choose a) {
     begin_after_predecessors();

@@ -68,6 +68,13 @@ __device__ inline void griddepcontrol_wait() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+// Begins to fetch `bytes` bytes to the L2 cache, where the device does that: from 9.0 on. Address
+// and number are multiples of 16. PTX ISA, "cp.async.bulk.prefetch".
+__device__ inline void cp_async_bulk_prefetch_L2(const void* global, unsigned bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(global), "r"(bytes) : "memory");
+#endif
+}
 #endif
 // The begin of a kernel that has nothing to do before earlier work is done. Before the wait a
 // kernel reads only what no pass writes, such as weights, and writes nothing. Every block

@@ -10,18 +10,21 @@ struct Sums {
     unsigned pad;
 };
 constexpr unsigned PARTS_AT_ONCE = 4;
-// Up to COUNT values of every part: those at `at`, in column `column`, `at + step`, and so on,
-// as far as `step` times their number is below `columns`. Parts are added in their order, then
-// the bias. All values of some parts are on their way before the first is added.
+// Up to COUNT values of the bias, from `column` on, as `sums_of` adds them. No pass writes it.
 template <unsigned COUNT>
-__device__ inline void sums_of(const Sums& sums, size_t at, unsigned column, unsigned step, unsigned columns, float (&sum)[COUNT]) {
-    float bias[COUNT];
+__device__ inline void biases_of(const Sums& sums, unsigned column, unsigned step, unsigned columns, float (&bias)[COUNT]) {
     UNROLL
     for (unsigned i = 0; i < COUNT; i++)
-        if (i * step < columns) {
-            bias[i] = sums.bias ? sums.bias[column + i * step] : 0;
-            sum[i] = sums.parts[at + i * step];
-        }
+        if (i * step < columns) bias[i] = sums.bias ? sums.bias[column + i * step] : 0;
+}
+// Up to COUNT values of every part: those at `at`, `at + step`, and so on, as far as `step` times
+// their number is below `columns`. Parts are added in their order, then the bias. All values of
+// some parts are on their way before the first is added.
+template <unsigned COUNT>
+__device__ inline void sums_of(const Sums& sums, size_t at, unsigned step, unsigned columns, const float (&bias)[COUNT], float (&sum)[COUNT]) {
+    UNROLL
+    for (unsigned i = 0; i < COUNT; i++)
+        if (i * step < columns) sum[i] = sums.parts[at + i * step];
     ROLLED
     for (unsigned first = 1; first < sums.count; first += PARTS_AT_ONCE) {
         float parts[PARTS_AT_ONCE][COUNT];
@@ -43,8 +46,9 @@ __device__ inline void sums_of(const Sums& sums, size_t at, unsigned column, uns
 }
 // The value at `at` of every part, in column `column`.
 __device__ inline float sum_of(const Sums& sums, size_t at, unsigned column) {
-    float sum[1];
-    sums_of(sums, at, column, 1, 1, sum);
+    float bias[1], sum[1];
+    biases_of(sums, column, 1, 1, bias);
+    sums_of(sums, at, 1, 1, bias, sum);
     return sum[0];
 }
 

@@ -5,5 +5,5 @@ pub(crate) mod sampling;
 pub(crate) mod trees;
 
 pub(crate) use chains::{ChainInputs, ChainKernels};
-pub use sampling::{LogitRows, SamplingBuffers, SamplingKernels};
+pub use sampling::{LogitRows, MaskRoom, SamplingBuffers, SamplingKernels};
 pub(crate) use trees::{Sources, TreeKernels, TreeLevel};

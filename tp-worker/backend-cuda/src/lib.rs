@@ -35,7 +35,7 @@ mod tensors;
 mod version;
 
 pub use backend::{CudaBackend, CudaOptions, CudaPasses};
-pub use drafting::{LogitRows, SamplingBuffers, SamplingKernels};
+pub use drafting::{LogitRows, MaskRoom, SamplingBuffers, SamplingKernels};
 pub use error::CudaError;
 pub use exchange::{CollectiveOptions, Nccl};
 pub use footprint::CudaMemory;

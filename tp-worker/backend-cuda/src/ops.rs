@@ -1,7 +1,7 @@
 //! The operations of a transformer: products, attention, norms and element-wise work.
 
 pub(crate) mod attention;
-mod blocks;
+pub(crate) mod blocks;
 mod indices;
 pub(crate) mod products;
 pub(crate) mod random;

@@ -15,6 +15,7 @@ mod selection;
 mod staged;
 mod stopwatch;
 mod stream;
+mod switches;
 mod tape;
 
 pub use bits::ComparedBits;

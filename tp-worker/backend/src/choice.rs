@@ -3,7 +3,7 @@
 use lockstep_collective::Owners;
 use lockstep_types::sampling::SamplingParams;
 
-use crate::{Axis, BackendError};
+use crate::{Axis, BackendError, Masks};
 
 /// A device that chooses tokens, and verifies drafts by them in mode `target`, as the choices
 /// of the staged batch say: see [`crate::Batch::choices`]. The device leaves requests alone
@@ -11,6 +11,30 @@ use crate::{Axis, BackendError};
 /// `T`, `I` and `C` are its tensors, inputs and caches. Several ranks all call the same
 /// operations.
 pub trait DeviceSampler<T, I, C> {
+    /// Makes room for the masks of `rows` rows of a vocabulary of `vocab` tokens, for
+    /// [`Self::mask`]. Passes that were recorded before stay as they are.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] of devices that take no masks.
+    fn prepare_masks(&mut self, rows: usize, vocab: usize) -> Result<(), BackendError> {
+        let _ = (rows, vocab);
+        let why = "this device takes no masks; let hosts choose the tokens of constrained requests";
+        Err(BackendError::Unsupported(why.to_owned()))
+    }
+    /// Sets the logits of tokens that `masks` forbid to -∞, in the rows of `logits` that have a
+    /// mask: one copy, no wait. Logits that are NaN or ∞ stay. The first row of `logits` belongs
+    /// to wanted token number `first`. Is no part of a recorded pass, since the host makes masks
+    /// while the pass runs.
+    ///
+    /// # Panics
+    /// Panics if there is no room for the masks: see [`Self::prepare_masks`].
+    fn mask(&mut self, logits: &mut T, first: usize, masks: Masks<'_>) {
+        let _ = (logits, first);
+        assert!(
+            masks.rows.is_empty(),
+            "masks come where there is room for them"
+        );
+    }
     /// Chooses a token from each row of `logits`, which are whole rows of the vocabulary. The
     /// first row belongs to wanted token number `first`. Rows for the host stay as they are;
     /// the content of the other rows afterwards is unspecified.

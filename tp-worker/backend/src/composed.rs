@@ -24,7 +24,7 @@ pub(crate) fn attend<B: Ops>(
     cache: &mut B::KvCache,
     layer: usize,
     qkv: &mut B::Tensor,
-    op: &Attend<'_, B::Vector, B::Rope>,
+    op: &Attend<'_, B::Matrix, B::Vector, B::Rope>,
     inputs: &B::Inputs,
     out: &mut B::Tensor,
 ) {

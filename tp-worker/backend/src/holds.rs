@@ -7,7 +7,7 @@
 /// | `embed` | | sums |
 /// | `matmul` | operands | sums or logits |
 /// | `rms_norm` | sums | operands |
-/// | `add_rms_norm`, `end_block`, `matmul_end_block` | operands (`x`), sums (`residual`, `delta`) | sums (`residual`), operands (`out`) |
+/// | `end_block`, `matmul_end_block` | operands (`x`), sums (`residual`, `delta`) | sums (`residual`), operands (`out`) |
 /// | `matmul_scatter_end_block` | operands (`x`), sums (`residual`, `product`) | sums (`residual`), operands (`out`) |
 /// | `head_norm`, `whole_norm`, `rope` | sums | sums, in place |
 /// | `square_sums` | sums | sums |

@@ -174,10 +174,10 @@ pub struct LogitScaling {
     pub softcap: Option<f32>,
 }
 
-/// Parameters of an attention block between its projections. `V` and `R` are a device's vectors
-/// and rotary angles.
+/// Parameters of an attention block between its projections. `M`, `V` and `R` are a device's
+/// matrices, vectors and rotary angles.
 #[derive(Debug)]
-pub struct Attend<'a, V, R> {
+pub struct Attend<'a, M, V, R> {
     /// Heads of this rank.
     pub shape: &'a AttentionShape,
     /// Weight `[head_dim]` of the norm of each query head.
@@ -188,6 +188,9 @@ pub struct Attend<'a, V, R> {
     pub eps: f32,
     /// Angles of every position.
     pub rope: &'a R,
+    /// Weights of the product that reads the output, if one does. A device may fetch them
+    /// meanwhile; no bit changes.
+    pub next: Option<&'a M>,
 }
 
 // Derived implementations would demand `Clone` and `Copy` of the weights behind the references.

@@ -18,6 +18,7 @@ mod holds;
 pub mod host;
 mod inputs;
 mod layer;
+mod masks;
 mod memory;
 mod notes;
 mod pass;
@@ -44,6 +45,7 @@ pub use layer::{
 };
 pub use lockstep_collective::Owners;
 pub use lockstep_types::{MatrixRole, WeightFormat};
+pub use masks::Masks;
 pub use memory::{DeviceMemory, ExpertsShape, MatrixShape, PassShape, RankLayout};
 pub use notes::{ExchangeNotes, NoteShape, Notes};
 pub use pass::PassKey;

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     RunError,
-    worker::{Folders, Worker, WorkerError, WorkerOptions, open},
+    worker::{Folders, MaskPlace, Worker, WorkerError, WorkerOptions, open},
 };
 
 /// The parts that the computing thread works with.
@@ -235,7 +235,8 @@ fn load<B: Device>(
         weight_cache: ctx.node.weight_cache.as_deref(),
         progress: &mut progress,
     };
-    let worker = Worker::load(&ctx.engine, rank, backend, options)?;
+    let mut worker = Worker::load(&ctx.engine, rank, backend, options)?;
+    worker.set_mask_place(MaskPlace::of_environment()?)?;
     let origin = worker.weight_origin();
     for warning in &origin.warnings {
         tracing::warn!("{warning}");

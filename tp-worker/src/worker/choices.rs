@@ -18,6 +18,15 @@ pub struct Choices {
     parents: Vec<u32>,
 }
 
+/// The rules by which rows are the device's to choose from.
+#[derive(Debug, Clone, Copy)]
+pub struct ChoiceRules<'a> {
+    /// Decides if a device may choose a row's tokens.
+    pub verifier: &'a Verifier,
+    /// True if masks of constrained rows come to the device.
+    pub masks: bool,
+}
+
 impl Choices {
     pub fn new(limits: &WorkerLimits) -> Self {
         let (requests, step) = (limits.step.requests, &limits.step);
@@ -41,7 +50,7 @@ impl Choices {
         self.parents.clear();
     }
 
-    /// Takes the rows of `batch` that sample. `verifier` decides if a device may choose a row's
+    /// Takes the rows of `batch` that sample, and decides by `rules` if a device may choose their
     /// tokens. `drafts` are the drafts of the step and, as second, the drafts of a row without
     /// any.
     pub fn lay_out(
@@ -49,7 +58,7 @@ impl Choices {
         batch: &BatchBuffers,
         tasks: &[RowTask],
         slots: &Slots,
-        verifier: &Verifier,
+        rules: ChoiceRules<'_>,
         drafts: (&Drafts, &Drafts),
     ) {
         self.clear();
@@ -61,7 +70,7 @@ impl Choices {
             };
             let drafts = drafts_of(task, drafts);
             if *number == 0 {
-                self.choices.push(choice(task, slots, verifier, drafts));
+                self.choices.push(choice(task, slots, rules, drafts));
                 self.draft(at, batch.wanted(at), drafts);
             }
             self.rows.push(ChoiceRow {
@@ -98,16 +107,20 @@ impl Choices {
 }
 
 /// Returns the choice for a row. The host chooses if the row reports log-probabilities, needs
-/// its history, or is constrained.
+/// its history, or is constrained and has drafts. A constrained row without drafts may be the
+/// device's, as its mask depends on no draft.
 fn choice(
     task: &RowTask,
     slots: &Slots,
-    verifier: &Verifier,
+    ChoiceRules { verifier, masks }: ChoiceRules<'_>,
     (drafts, row): (&Drafts, usize),
 ) -> Choice {
     let slot = slots.get(task.slot);
     let choice = choice_of(slot);
-    if !is_devices(slot) || !verifier.samples(drafts, row, &slot.generation.sampling) {
+    let constrained = slot.generation.constraint.is_some();
+    let masked = masks && drafts.nodes(row).is_empty();
+    let devices = is_samplers(slot) && (!constrained || masked);
+    if !devices || !verifier.samples(drafts, row, &slot.generation.sampling) {
         return Choice {
             how: ChoiceMethod::Host,
             ..choice
@@ -116,14 +129,19 @@ fn choice(
     choice
 }
 
-/// Returns true if a device may choose a request's next token. All ranks give the same answer.
+/// Returns true if a device may choose a request's next tokens, drafts and all. All ranks give the same answer.
 /// A request with scored prompt positions is excluded: if their logits were not finite, only
 /// the host that scored them knows that the request has failed.
 pub fn is_devices(slot: &Slot) -> bool {
+    slot.generation.constraint.is_none() && is_samplers(slot)
+}
+
+/// Returns true if a device's sampler may choose a request's next token, by a mask if the request
+/// is constrained.
+fn is_samplers(slot: &Slot) -> bool {
     let logprobs = slot.generation.logprobs;
     let reports = logprobs.output || logprobs.prompt_start.is_some();
-    let constrained = slot.generation.constraint.is_some();
-    !reports && !constrained && choice_of(slot).how != ChoiceMethod::Host
+    !reports && choice_of(slot).how != ChoiceMethod::Host
 }
 
 fn choice_of(slot: &Slot) -> Choice {

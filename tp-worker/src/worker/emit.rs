@@ -1,8 +1,8 @@
 //! Making a step's outputs from logits, on the lead.
 
-use lockstep_backend::{ChoiceBatch, Chosen};
+use lockstep_backend::{ChoiceBatch, Chosen, Masks};
 use lockstep_model::{LogitBlock, LogitSink};
-use lockstep_sampling::{Sampler, token_logprob};
+use lockstep_sampling::{Sampler, TokenConstraint as _, token_logprob};
 use lockstep_speculation::{Drafts, Verifier, VerifyRow};
 use lockstep_types::{ConstraintWork, step::SlotOutput};
 
@@ -10,6 +10,7 @@ use super::{
     batch::{BatchBuffers, LogitUse, Wanted},
     choices::drafts_of,
     constraints::SlotConstraint,
+    masks::RowMasks,
     outcome::Outcomes,
     slots::{FAILED, RowTask, Slot, Slots},
 };
@@ -27,11 +28,17 @@ pub struct Emitter<'a> {
     pub verifier: &'a mut Verifier,
     pub outputs: &'a mut [SlotOutput],
     pub outcomes: &'a mut Outcomes,
+    /// Masks of the constrained rows that the device chooses from.
+    pub masks: &'a mut RowMasks,
     /// Work for constraints so far.
     pub constraints: &'a mut ConstraintWork,
 }
 
 impl LogitSink for Emitter<'_> {
+    fn masks(&mut self) -> Masks<'_> {
+        self.masks.make(self.tasks, self.slots)
+    }
+
     fn take(&mut self, block: LogitBlock<'_>) {
         let uses = self.batch.uses()[block.first..].iter().take(block.rows);
         for (at, LogitUse { row, wanted }) in uses.enumerate() {
@@ -58,7 +65,13 @@ impl LogitSink for Emitter<'_> {
             let slot = self.slots.get_mut(task.slot);
             let found = self.outcomes.take(task.choice, words);
             slot.failed |= matches!(found.tokens, [] | [FAILED]);
+            if let Some(constraint) = &mut slot.constraint {
+                let tokens = if slot.failed { &[][..] } else { found.tokens };
+                slot.failed |= tokens.iter().any(|token| constraint.take(*token).is_err());
+                constraint.report(self.constraints);
+            }
             if slot.failed {
+                tell_failure(task.slot, slot, self.constraints);
                 self.outcomes.set(task.choice, None);
                 continue;
             }
@@ -105,11 +118,7 @@ impl Emitter<'_> {
         }
         if slot.failed || verified.tokens.is_empty() {
             slot.failed = true;
-            let failure = slot.constraint.as_mut().and_then(SlotConstraint::failure);
-            if let Some(why) = failure {
-                self.constraints.failures += 1;
-                tracing::warn!(slot = task.slot, why, "a constraint can't be followed");
-            }
+            tell_failure(task.slot, slot, self.constraints);
             self.outcomes.set(task.choice, None);
             return;
         }
@@ -120,6 +129,15 @@ impl Emitter<'_> {
             output.accepted_forced_tokens = task.forced_in(&verified.path);
             output.logprobs.append(&mut verified.logprobs);
         }
+    }
+}
+
+/// Reports why a slot's constraint can't be followed, if that is why the slot has failed.
+fn tell_failure(number: usize, slot: &mut Slot, work: &mut ConstraintWork) {
+    let failure = slot.constraint.as_mut().and_then(SlotConstraint::failure);
+    if let Some(why) = failure {
+        work.failures += 1;
+        tracing::warn!(slot = number, why, "a constraint can't be followed");
     }
 }
 

@@ -31,6 +31,9 @@ pub enum WorkerError {
     /// The configuration names a policy that this program does not have.
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
+    /// Masks of constrained requests can't be where they are wanted.
+    #[error("{0}")]
+    Masks(String),
     /// The device can't be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -19,7 +19,7 @@ use lockstep_speculation::DrafterRegistry;
 use lockstep_types::EngineConfig;
 use lockstep_types::step::{RankResult, StepPlan, StepResult};
 
-use super::{Worker, WorkerError, WorkerLimits, WorkerOptions, open};
+use super::{MaskPlace, Worker, WorkerError, WorkerLimits, WorkerOptions, open};
 use agreed::agreed;
 
 mod agreed;
@@ -36,6 +36,8 @@ pub struct LocalOptions {
     pub weight_cache: Option<PathBuf>,
     /// Callback for every rank's loading.
     pub progress: Option<OnProgress>,
+    /// Place of the masks of constrained requests; `None`: the one that the environment names.
+    pub masks: Option<MaskPlace>,
 }
 
 /// The options of [`LocalOptions`] for a known kind of device.
@@ -46,6 +48,8 @@ pub(crate) struct GroupOptions<'a, B: Backend> {
     pub weight_cache: Option<&'a Path>,
     /// Callback for loading: see [`LocalOptions::progress`].
     pub progress: Option<&'a OnProgress>,
+    /// Place of masks: see [`LocalOptions::masks`].
+    pub masks: Option<MaskPlace>,
 }
 
 impl<'a, B: Backend> GroupOptions<'a, B> {
@@ -55,6 +59,7 @@ impl<'a, B: Backend> GroupOptions<'a, B> {
             drafters,
             weight_cache: None,
             progress: None,
+            masks: None,
         }
     }
 }
@@ -153,6 +158,7 @@ impl LocalGroup {
                 collective: Box::new(collective),
                 weight_cache: options.weight_cache.map(Path::to_owned),
                 progress: options.progress.cloned(),
+                masks: options.masks,
                 ready: ready.clone(),
             };
             let (open, drafters) = (open.clone(), options.drafters.clone());
@@ -296,6 +302,7 @@ impl OnDevice for Start<'_> {
         let options = GroupOptions {
             weight_cache: options.weight_cache.as_deref(),
             progress: options.progress.as_ref(),
+            masks: options.masks,
             ..GroupOptions::new(drafters)
         };
         LocalGroup::start_on_device(config, &options)
@@ -309,6 +316,7 @@ struct Loading {
     collective: Box<dyn Collective>,
     weight_cache: Option<PathBuf>,
     progress: Option<OnProgress>,
+    masks: Option<MaskPlace>,
     ready: Sender<Started>,
 }
 
@@ -340,7 +348,10 @@ impl Loading {
                 weight_cache: cache.as_deref(),
                 progress: &mut progress,
             };
-            Worker::load(&self.config, rank, backend, options)
+            let mut worker = Worker::load(&self.config, rank, backend, options)?;
+            let masks = self.masks.map_or_else(MaskPlace::of_environment, Ok);
+            worker.set_mask_place(masks?)?;
+            Ok(worker)
         });
         let mut worker = match loaded {
             Ok(worker) => worker,

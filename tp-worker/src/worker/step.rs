@@ -12,6 +12,7 @@ use super::draft_stage::PassDrafts;
 use super::{
     PlanError, Worker, WorkerError,
     agreement::{Extent, Planned},
+    choices::ChoiceRules,
     emit::Emitter,
 };
 
@@ -172,11 +173,17 @@ impl<B: Backend + 'static> Worker<B> {
         self.batch.seal(&self.tasks, &self.slots)?;
         self.choices.clear();
         if self.transformer.chooses() {
-            let (tasks, slots, verifier) = (&self.tasks, &self.slots, &self.verifier);
+            let (tasks, slots, batch) = (&self.tasks, &self.slots, &self.batch);
+            let rules = ChoiceRules {
+                verifier: &self.verifier,
+                masks: self.masks.on_device(),
+            };
             let drafts = self.drafting.drafts();
-            self.choices
-                .lay_out(&self.batch, tasks, slots, verifier, drafts);
+            self.choices.lay_out(batch, tasks, slots, rules, drafts);
         }
+        let choices = self.choices.batch();
+        self.masks
+            .begin(&self.batch, &self.tasks, &self.slots, choices);
         self.drafting.address(&self.tasks);
         Ok(())
     }
@@ -204,6 +211,7 @@ impl<B: Backend + 'static> Worker<B> {
             verifier: &mut self.verifier,
             outputs: &mut outputs,
             outcomes: &mut self.outcomes,
+            masks: &mut self.masks,
             constraints: &mut self.constraints.work,
         };
         // The batch borrows the page tables while the emitter changes slots, so the tables are

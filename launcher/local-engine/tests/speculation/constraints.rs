@@ -1,10 +1,10 @@
 //! Constrained outputs are the same with drafts, and of their languages.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, PoisonError};
 
 use lockstep_config::args::VerificationArg;
 use lockstep_devices::Registry;
-use lockstep_local_engine::Completion;
+use lockstep_local_engine::{Completion, LocalEngine, LocalOptions, MaskPlace};
 use lockstep_text::Tokenizer;
 use lockstep_types::{
     Dtype,
@@ -15,6 +15,7 @@ use lockstep_types::{
 use serde_json::{Value, json};
 
 use crate::{
+    cuda::ONE_AT_A_TIME,
     goldens::GOLDENS,
     load::{idle, run},
     oracle::{Oracle, compare},
@@ -278,9 +279,8 @@ const TREE: Shape = Shape {
     tokens: 4,
 };
 
-/// On GPUs, which draft and choose by themselves, the host chooses for constrained requests.
-#[test]
-fn constrained_texts_stay_the_same_on_gpus() {
+/// Short constrained requests at temperatures 0, 1 and 2, for GPUs, and one that is free.
+fn few_jobs() -> Vec<Job> {
     let mut jobs = jobs(2);
     jobs.truncate(3);
     for (at, job) in jobs.iter_mut().enumerate() {
@@ -288,35 +288,100 @@ fn constrained_texts_stay_the_same_on_gpus() {
         job.request.generation.sampling.temperature = at as f32;
         job.request.generation.logprobs = LogprobParams::default();
     }
-    let texts = |setup: &Setup| {
-        let _order = lockstep_fake_cuda::order_of_threads(3);
-        let setup = Setup {
-            gpus: true,
-            chunk: Some(32),
-            running: 8,
-            tokens: 1024,
-            ..setup.clone()
-        };
-        let (registry, _) = Policy::Restless.watched();
-        let mut engine = setup.start_with(registry);
-        let found = run("on GPUs", &mut engine, &jobs, |_| {});
-        let accepted = engine.speculation().accepted_tokens;
-        idle(&mut engine);
-        (found, accepted)
+    jobs
+}
+
+/// Answers on a fake GPU, the number of accepted drafts, and that of retractions.
+fn on_gpus(setup: &Setup, jobs: &[Job]) -> (Vec<Completion>, u64, u64) {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _order = lockstep_fake_cuda::order_of_threads(3);
+    let setup = Setup {
+        gpus: true,
+        chunk: Some(64),
+        running: 8,
+        tokens: setup.tokens.min(1024),
+        ..setup.clone()
     };
-    let (expected, _) = texts(&Setup::plain(Dtype::Float32, 1));
+    let (registry, _) = Policy::Restless.watched();
+    let mut engine = setup.start_with(registry);
+    let found = run("on GPUs", &mut engine, jobs, |_| {});
+    let accepted = engine.speculation().accepted_tokens;
+    let retractions = engine.load().counters.retractions;
+    idle(&mut engine);
+    (found, accepted, retractions)
+}
+
+/// On GPUs, which draft and choose by themselves, the host chooses for constrained requests that
+/// have drafts, and for all if masks are the host's.
+#[test]
+fn constrained_texts_stay_the_same_on_gpus() {
+    let jobs = few_jobs();
+    let (expected, _, _) = on_gpus(&Setup::plain(Dtype::Float32, 1), &jobs);
     let mut all = 0;
-    for (shape, policy) in [(Shape::chain(3), Some(Policy::Restless)), (TREE, None)] {
+    for (shape, policy, masks) in [
+        (Shape::chain(3), Some(Policy::Restless), MaskPlace::Host),
+        (TREE, None, MaskPlace::Host),
+        (Shape::chain(3), Some(Policy::Restless), MaskPlace::Device),
+        (TREE, None, MaskPlace::Device),
+    ] {
         let setup = Setup {
             policy,
+            masks,
             ..Setup::drafting(Dtype::Float32, 1, Algorithm::Eagle3, shape)
         };
-        let (found, accepted) = texts(&setup);
+        let (found, accepted, _) = on_gpus(&setup, &jobs);
         for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
-            compare(&format!("job {at}, {shape:?}"), found, expected);
+            compare(&format!("job {at}, {shape:?}, {masks:?}"), found, expected);
         }
         judge("on GPUs", &jobs, &found);
         all += accepted;
     }
     assert!(all > 0);
+}
+
+/// A device that chooses by masks gives the host's texts: of every language, beside neighbours that
+/// have none, and after retractions, which make the states of constraints again.
+#[test]
+fn masks_on_the_device_give_the_same_texts() {
+    let mut jobs = jobs(6);
+    jobs.truncate(8);
+    for (at, job) in jobs.iter_mut().enumerate() {
+        job.arrival = 0;
+        job.request.max_new_tokens = 32;
+        job.request.generation.sampling.temperature = (at % 3) as f32;
+        job.request.generation.logprobs = LogprobParams::default();
+    }
+    let plain = Setup::plain(Dtype::Float32, 1);
+    let (expected, _, _) = on_gpus(&plain, &jobs);
+    let setup = Setup {
+        masks: MaskPlace::Device,
+        page: 4,
+        tokens: 300,
+        care: 0,
+        ..plain
+    };
+    let (found, _, retractions) = on_gpus(&setup, &jobs);
+    for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        compare(&format!("job {at}"), found, expected);
+    }
+    assert!(judge("masks on the device", &jobs, &found) > 0);
+    assert!(retractions > 0);
+}
+
+/// A place that no rank can serve is refused with the remedy.
+#[test]
+fn masks_without_a_gpu_are_refused() {
+    let setup = Setup {
+        masks: MaskPlace::Device,
+        ..Setup::plain(Dtype::Float32, 1)
+    };
+    let options = LocalOptions {
+        masks: Some(setup.masks),
+        ..LocalOptions::default()
+    };
+    let Err(error) = LocalEngine::start(&setup.config(), &options) else {
+        panic!("processors take no masks");
+    };
+    let error = error.to_string();
+    assert!(error.contains("LOCKSTEP_CONSTRAINT_MASKS"), "{error}");
 }

@@ -1,6 +1,6 @@
 //! Texts on GPUs are the same with drafts. Cargo starts these tests on fake GPUs.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError, atomic::Ordering};
 
 use lockstep_local_engine::Completion;
 use lockstep_types::Dtype;
@@ -14,6 +14,9 @@ use crate::{
     requests::{Job, golden},
     setup::{Algorithm, Setup, Shape},
 };
+
+/// Held by a test whose engine's threads draw an order: a process has one order for new threads.
+pub static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Requests of both DP ranks: first for one while the other idles, then for both.
 fn jobs() -> Vec<Job> {
@@ -34,6 +37,7 @@ fn jobs() -> Vec<Job> {
 /// Answers, and the number of switches. One algorithm of products serves all passes, so that
 /// bits can be compared.
 fn texts(setup: &Setup, policy: Policy) -> (Vec<Completion>, u64) {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let _order = lockstep_fake_cuda::order_of_threads(3);
     let setup = Setup {
         dp: 2,

@@ -9,7 +9,7 @@ use lockstep_config::{
     resolve,
 };
 use lockstep_devices::{DeviceFootprint, Registry};
-use lockstep_local_engine::{LocalEngine, LocalOptions};
+use lockstep_local_engine::{LocalEngine, LocalOptions, MaskPlace};
 use lockstep_types::{
     DeviceKind, Dtype, EngineConfig, ExpertsNames, ExpertsSpec, Footprint as _, GatedMlpNames,
     LoadFormat, Mlp, ModelConfig,
@@ -167,6 +167,8 @@ pub struct Setup {
     pub care: u32,
     /// Positions that drafters may be behind after steps without drafts.
     pub pause_window: usize,
+    /// Place of the masks of constrained requests.
+    pub masks: MaskPlace,
 }
 
 impl Setup {
@@ -189,6 +191,7 @@ impl Setup {
             tokens: 16_384,
             care: 1000,
             pause_window: 0,
+            masks: MaskPlace::Host,
         }
     }
 
@@ -292,6 +295,7 @@ impl Setup {
     pub fn start_with(&self, registry: Registry) -> LocalEngine {
         let options = LocalOptions {
             registry,
+            masks: Some(self.masks),
             ..LocalOptions::default()
         };
         let engine = LocalEngine::start(&self.config(), &options);

@@ -142,6 +142,9 @@ fn drafts_change_no_bit() {
 /// bits.
 #[test]
 fn drafts_on_gpus_change_no_bit() {
+    let _alone = crate::cuda::ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     let _order = lockstep_fake_cuda::order_of_threads(3);
     let (mut jobs, mut accepted) = (jobs(2, 16), 0);
     for job in &mut jobs {

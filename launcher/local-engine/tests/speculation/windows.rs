@@ -64,6 +64,9 @@ fn drafts_change_no_bit() {
 /// Tiles of a GPU and trees that it grows itself see by positions too.
 #[test]
 fn drafts_on_gpus_change_no_bit() {
+    let _alone = crate::cuda::ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     let _order = lockstep_fake_cuda::order_of_threads(4);
     let (mut jobs, mut accepted) = (jobs(2, 10), 0);
     for job in &mut jobs {

@@ -62,7 +62,7 @@ pub(super) struct Outcome {
     pub(super) code: c_int,
     /// Illegal address that the kernel touched, if any.
     pub(super) address: u64,
-    /// Bytes that were copied to shared memory asynchronously.
+    /// Bytes whose copies to shared memory, or to a cache, were asynchronous.
     pub(super) fetched: u64,
     pub(super) text: [c_char; 1000],
 }

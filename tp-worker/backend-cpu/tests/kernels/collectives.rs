@@ -209,14 +209,14 @@ fn row_parallel_both_ways(
         let mut residual = tensor(&mut backend, &start, WIDTH);
         let mut delta = tensor(&mut backend, &space, WIDTH);
         let mut out = tensor(&mut backend, &space, WIDTH);
+        let norm = RmsNorm {
+            weight: &weight,
+            eps: EPS,
+        };
         if fused {
             let linear = RowParallel {
                 axis: Axis::World,
                 part: Linear { weight: &w, bias },
-            };
-            let norm = RmsNorm {
-                weight: &weight,
-                eps: EPS,
             };
             let done = backend.matmul_end_block(
                 &x,
@@ -230,7 +230,7 @@ fn row_parallel_both_ways(
         } else {
             backend.matmul(&x, Linear { weight: &w, bias }, &mut delta);
             backend.all_reduce(Axis::World, &mut delta).unwrap();
-            backend.add_rms_norm(&mut residual, &delta, &weight, EPS, &mut out);
+            backend.end_block(&mut residual, Some(&delta), norm.into(), &mut out);
         }
         both.push([bits(residual.values()), bits(out.values())]);
     }

@@ -64,7 +64,11 @@ fn scattered_both_ways(group: Box<dyn Collective>, rows: usize, split: &[Range<u
         [&start, &space, &space].map(|values| tensor(&mut backend, values, WIDTH));
     backend.matmul(&x, Linear { weight: &w, bias }, &mut delta);
     backend.all_reduce(Axis::World, &mut delta).unwrap();
-    backend.add_rms_norm(&mut residual, &delta, &weight, EPS, &mut out);
+    let norm = RmsNorm {
+        weight: &weight,
+        eps: EPS,
+    };
+    backend.end_block(&mut residual, Some(&delta), norm.into(), &mut out);
     let expected = [&residual, &out].map(|all| bits(&all.values()[taken.clone()]));
 
     for _ in 0..2 {

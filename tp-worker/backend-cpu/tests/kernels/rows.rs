@@ -1,6 +1,8 @@
 //! Operations whose rows stand alone: norms, rotation, activation, embedding.
 
-use lockstep_backend::{AttentionShape, Batch, Holds, Memory as _, Ops as _, RopeTable, Rows};
+use lockstep_backend::{
+    AttentionShape, Batch, Holds, Memory as _, Ops as _, RmsNorm, RopeTable, Rows,
+};
 use lockstep_backend_cpu::{CpuBackend, CpuTensor, Isa};
 use lockstep_types::{Activation, Dtype};
 use proptest::prelude::*;
@@ -59,11 +61,12 @@ proptest! {
             for (row, out) in x.chunks(width).zip(out.values().chunks(width)) {
                 norm(row, &weight).iter().zip(out).for_each(|(e, g)| close(*g, *e, "rms_norm"));
             }
-            backend.add_rms_norm(&mut residual, &delta_tensor, &weight_vector, EPS, &mut out);
+            let end = RmsNorm { weight: &weight_vector, eps: EPS }.into();
+            backend.end_block(&mut residual, Some(&delta_tensor), end, &mut out);
             let sum: Vec<f32> = x.iter().zip(&delta).map(|(a, b)| a + b).collect();
             prop_assert_eq!(bits(residual.values()), bits(&sum));
             for (row, out) in sum.chunks(width).zip(out.values().chunks(width)) {
-                norm(row, &weight).iter().zip(out).for_each(|(e, g)| close(*g, *e, "add_rms_norm"));
+                norm(row, &weight).iter().zip(out).for_each(|(e, g)| close(*g, *e, "end_block"));
             }
             let first = first.get_or_insert_with(|| bits(out.values()));
             prop_assert_eq!(&*first, &bits(out.values()));

@@ -147,7 +147,8 @@ impl CudaBackend {
         self.kernels(&shape, cache.element())
     }
 
-    /// Treats `heads` as their variant says, then attends.
+    /// Treats `heads` as their variant says, then attends. The matrix is of the product that reads
+    /// the output.
     pub(super) fn attend_heads(
         &mut self,
         shape: &AttentionShape,
@@ -155,7 +156,7 @@ impl CudaBackend {
         inputs: &Inputs,
         cache: &mut PagedCache,
         layer: usize,
-        out: &mut CudaTensor,
+        (out, next): (&mut CudaTensor, Option<&CudaMatrix>),
     ) -> Result<(), CudaError> {
         let tokens = inputs.tokens().most();
         out.expect(tokens, shape.out_width(), "the attention output");
@@ -199,8 +200,8 @@ impl CudaBackend {
             attention.plan(stream, inputs, work)?;
             *planned = inputs.number();
         }
-        let out = &mut out.floats;
-        attention.attend(stream, queries, inputs, cache, layer, work, out)
+        let (out, next) = (&mut out.floats, next.map(|matrix| &matrix.floats));
+        attention.attend(stream, queries, inputs, cache, layer, work, out, next)
     }
 }
 

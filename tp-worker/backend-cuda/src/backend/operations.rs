@@ -5,7 +5,7 @@ use std::ops::Range;
 use lockstep_backend::{
     Attend, AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeviceDrafter,
     DeviceSampler, Exchange, ExchangeNotes, Linear, LogitScaling, Ops, Owners, PassKey, Passes,
-    RmsNorm, RowParallel, Rows as Gathered, Scatter, WholeNorms,
+    RowParallel, Rows as Gathered, Scatter, WholeNorms,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Activation, Dtype};
@@ -70,17 +70,6 @@ impl Ops for CudaBackend {
             .operations
             .rms_norm(&self.stream, x, weight, eps, rows, out);
         self.keep(done);
-    }
-    fn add_rms_norm(
-        &mut self,
-        residual: &mut CudaTensor,
-        delta: &CudaTensor,
-        weight: &Buffer<f32>,
-        eps: f32,
-        out: &mut CudaTensor,
-    ) {
-        let end = RmsNorm { weight, eps }.into();
-        self.end_block(residual, Some(delta), end, out);
     }
     fn end_block(
         &mut self,
@@ -151,7 +140,7 @@ impl Ops for CudaBackend {
         out: &mut CudaTensor,
     ) {
         let heads = Heads::Stored(qkv);
-        let done = self.attend_heads(shape, heads, inputs, cache, layer, out);
+        let done = self.attend_heads(shape, heads, inputs, cache, layer, (out, None));
         self.keep(done);
     }
     fn attend(
@@ -159,12 +148,12 @@ impl Ops for CudaBackend {
         cache: &mut PagedCache,
         layer: usize,
         qkv: &mut CudaTensor,
-        op: &Attend<'_, Buffer<f32>, Rope>,
+        op: &Attend<'_, CudaMatrix, Buffer<f32>, Rope>,
         inputs: &Inputs,
         out: &mut CudaTensor,
     ) {
         let heads = Heads::All(qkv, norms_of(op), op.rope);
-        let done = self.attend_heads(op.shape, heads, inputs, cache, layer, out);
+        let done = self.attend_heads(op.shape, heads, inputs, cache, layer, (out, op.next));
         self.keep(done);
     }
     fn matmul_attend(
@@ -174,12 +163,12 @@ impl Ops for CudaBackend {
         cache: &mut PagedCache,
         layer: usize,
         qkv: &mut CudaTensor,
-        op: &Attend<'_, Buffer<f32>, Rope>,
+        op: &Attend<'_, CudaMatrix, Buffer<f32>, Rope>,
         inputs: &Inputs,
         out: &mut CudaTensor,
     ) {
         let heads = Heads::Projected(x, w, qkv, norms_of(op), op.rope);
-        let done = self.attend_heads(op.shape, heads, inputs, cache, layer, out);
+        let done = self.attend_heads(op.shape, heads, inputs, cache, layer, (out, op.next));
         self.keep(done);
     }
     fn gate(&mut self, gate_up: &CudaTensor, activation: Activation, out: &mut CudaTensor) {
@@ -348,7 +337,7 @@ impl Exchange for CudaBackend {
 }
 
 /// Norms of heads before attention.
-fn norms_of<'a>(op: &Attend<'a, Buffer<f32>, Rope>) -> HeadNorms<'a> {
+fn norms_of<'a>(op: &Attend<'a, CudaMatrix, Buffer<f32>, Rope>) -> HeadNorms<'a> {
     HeadNorms {
         queries: op.q_norm,
         keys: op.k_norm,

@@ -1,9 +1,9 @@
 //! Tokens chosen from rows of logits, and the drafts that these tokens accept.
 
-use lockstep_backend::{Axis, BackendError, Chosen, DeviceSampler, Exchange as _, Owners};
+use lockstep_backend::{Axis, BackendError, Chosen, DeviceSampler, Exchange as _, Masks, Owners};
 
 use super::CudaBackend;
-use crate::drafting::{LogitRows, SamplingBuffers, SamplingKernels};
+use crate::drafting::{LogitRows, MaskRoom, SamplingBuffers, SamplingKernels};
 use crate::error::CudaError;
 use crate::exchange::NoteBuffers;
 use crate::ops::{JoinedRows, PagedCache};
@@ -18,6 +18,8 @@ const ROWS: usize = 128;
 pub(crate) struct TokenSampler {
     kernels: SamplingKernels,
     states: SamplingBuffers,
+    /// Room for masks; `None` where hosts choose the tokens of constrained requests.
+    masks: Option<MaskRoom>,
 }
 
 impl TokenSampler {
@@ -29,6 +31,7 @@ impl TokenSampler {
         Ok(Self {
             kernels: SamplingKernels::new(stream.context(), compiler)?,
             states: SamplingBuffers::new(stream, ROWS)?,
+            masks: None,
         })
     }
 
@@ -93,6 +96,30 @@ impl CudaBackend {
 }
 
 impl DeviceSampler<CudaTensor, Inputs, PagedCache> for CudaBackend {
+    fn prepare_masks(&mut self, rows: usize, vocab: usize) -> Result<(), BackendError> {
+        let room = MaskRoom::new(self.stream.context(), rows, vocab)?;
+        self.sampler.masks = Some(room);
+        Ok(())
+    }
+
+    fn mask(&mut self, logits: &mut CudaTensor, first: usize, masks: Masks<'_>) {
+        let (stream, sampler) = (&self.stream, &mut self.sampler);
+        let masks = masks.within(first..first + logits.rows());
+        if masks.rows.is_empty() {
+            return;
+        }
+        let room = sampler.masks.as_mut();
+        let room = room.expect("masks come where there is room for them");
+        let vocab = logits.width();
+        let logits = LogitRows {
+            floats: &mut logits.floats,
+            vocab,
+            first: 0,
+        };
+        let done = sampler.kernels.mask(stream, &logits, first, masks, room);
+        self.keep(done);
+    }
+
     fn choose(&mut self, logits: &mut CudaTensor, first: usize, inputs: &mut Inputs) {
         let done = self.sampler.choose(&self.stream, logits, first, inputs);
         self.keep(done);

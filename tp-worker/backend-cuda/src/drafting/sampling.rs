@@ -1,5 +1,6 @@
 //! Tokens chosen from logits, and drafts that they accept.
 
+mod masks;
 mod parameters;
 
 use std::ops::Range;
@@ -12,7 +13,8 @@ use crate::kernels::{self, Source};
 use crate::passes::Inputs;
 use crate::runtime::{Buffer, Compiler, Context, Kernel, Module, Stream};
 use crate::tensors::{Element, Floats, blocks};
-use parameters::{Accept, Choose, Follow};
+pub use masks::MaskRoom;
+use parameters::{Accept, Choose, Follow, Mask};
 
 /// Columns (`PART`) and threads of a block that reads a part of a row, as in `choose.cu`.
 const PART: usize = 16384;
@@ -31,6 +33,7 @@ const ACCEPT_THREADS: u32 = 128;
 /// # Panics
 /// Operations panic where arrays are too short or of another type.
 pub struct SamplingKernels {
+    mask: Kernel<Mask>,
     best: Kernel<Choose>,
     weigh: Kernel<Choose>,
     token: Kernel<Choose>,
@@ -84,6 +87,7 @@ impl SamplingKernels {
         });
         let (choose, accept) = (choose?, accept?);
         Ok(Self {
+            mask: choose.kernel("choose_mask", PART_THREADS, 0)?,
             best: choose.kernel("choose_best", PART_THREADS, 0)?,
             weigh: choose.kernel("choose_weigh", PART_THREADS, 0)?,
             token: choose.kernel("choose_token", TOKEN_THREADS, 0)?,

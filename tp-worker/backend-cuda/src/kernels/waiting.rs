@@ -2,7 +2,7 @@
 
 /// Kernels whose blocks all call `griddepcontrol_wait`, in alphabetical order. Before the wait
 /// they read only what no pass writes, and write nothing.
-const WAITING: [&str; 39] = [
+const WAITING: [&str; 40] = [
     "accept",
     "activate",
     "attend",
@@ -12,6 +12,7 @@ const WAITING: [&str; 39] = [
     "chain_advance",
     "chain_begin",
     "choose_best",
+    "choose_mask",
     "choose_token",
     "choose_weigh",
     "compare_notes",

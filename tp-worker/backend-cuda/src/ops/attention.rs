@@ -28,6 +28,11 @@ const THREADS: u32 = 128;
 /// stages.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
 const WIDE_BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
+/// Most bytes of weights that attention fetches ahead. With what else a layer reads they stay in
+/// the L2 cache of an H100 or H200 (50 and 60 MB) until the product reads them.
+const MOST_AHEAD: usize = 24 << 20;
+/// Most tokens of a batch whose attention fetches ahead: that of more keeps the memory busy.
+const TOKENS_AHEAD: usize = 8;
 /// Attention kernels for one head shape, one type of cache and one type of operands.
 ///
 /// # Panics
@@ -43,6 +48,8 @@ pub struct Attention {
     copy_accepted: Kernel<CopyAccepted>,
     plan: Kernel<Plan>,
     attend: Kernel<Attend>,
+    /// True if attention of few tokens fetches weights of the product behind it.
+    fetches_ahead: bool,
     /// `None` where heads or the GPU don't allow wide tiles.
     wide: Option<Kernel<Attend>>,
     merge: Kernel<Merge>,
@@ -99,6 +106,7 @@ impl Attention {
             cached,
             operand,
             multiprocessors: context.gpu().multiprocessors(),
+            fetches_ahead: context.switches().fetches_ahead,
             rotate_and_store: cells.kernel("rotate_and_store", THREADS, 0)?,
             copy_cells: cells.kernel("copy_cells", THREADS, 0)?,
             copy_accepted: cells.kernel("copy_accepted", THREADS, 0)?,
@@ -155,7 +163,8 @@ impl Attention {
     /// Computes attention. Each of `queries` sees its request's cached positions. Of the new
     /// tokens it sees those up to itself, or those that the row's mask shows. A query that sees
     /// nothing gives zeros. `out` is `[tokens, heads·head_dim]` operands. Keys and values of
-    /// new tokens must be in the cache already.
+    /// new tokens must be in the cache already. `next` has the weights of the product that reads
+    /// `out`, which attention may fetch meanwhile.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -169,6 +178,7 @@ impl Attention {
         layer: usize,
         work: &mut Work,
         out: &mut Floats,
+        next: Option<&Floats>,
     ) -> Result<(), CudaError> {
         let (shape, most) = (&self.shape, inputs.tokens().most());
         let queries = queries.into();
@@ -185,6 +195,7 @@ impl Attention {
             page_size == cache.page_size(),
             "a batch's pages are the cache's"
         );
+        let (ahead, ahead_bytes) = self.ahead(next, most);
         let parameters = Attend {
             queries: queries.address,
             keys: cache.keys(layer),
@@ -202,7 +213,8 @@ impl Attention {
             window: window_of(shape),
             rounded: u32::from(queries.rounded),
             softcap: shape.softcap.unwrap_or(0.0) * std::f32::consts::LOG2_E,
-            pad: 0,
+            ahead_bytes,
+            ahead,
         };
         let kv_heads = shape.kv_heads as u32;
         // SAFETY: the plan keeps within the room for parts, all tokens have queries, and room in
@@ -215,27 +227,48 @@ impl Attention {
             let grid = [self.shared(BLOCKS_PER_MULTIPROCESSOR), kv_heads, 1];
             self.attend.launch(stream, grid, &parameters)?;
         }
+        self.merge_parts(stream, inputs, work, out)
+    }
+}
+
+impl Attention {
+    /// Adds the parts of split queries up, in the order of their spans.
+    fn merge_parts(
+        &self,
+        stream: &Stream,
+        inputs: &Inputs,
+        work: &Work,
+        out: &Floats,
+    ) -> Result<(), CudaError> {
         let parameters = Merge {
             batch: inputs.address(),
             work: work.list(),
             parts: work.parts(),
             out: out.address(),
             most_rows: work.rows() as u32,
-            most_tokens: most as u32,
-            heads: shape.heads as u32,
-            window: window_of(shape),
+            most_tokens: inputs.tokens().most() as u32,
+            heads: self.shape.heads as u32,
+            window: window_of(&self.shape),
         };
         let shared = BLOCKS_PER_MULTIPROCESSOR * self.multiprocessors;
-        // SAFETY: as above.
+        // SAFETY: the plan keeps within the room for parts, and all tokens have room in `out`.
         unsafe { self.merge.launch(stream, [shared, 1, 1], &parameters) }
     }
-}
 
-impl Attention {
     /// Blocks that share the items of one key and value head.
     fn shared(&self, per_multiprocessor: u32) -> u32 {
         let kv_heads = self.shape.kv_heads as u32;
         (per_multiprocessor * self.multiprocessors).div_ceil(kv_heads)
+    }
+
+    /// Address and bytes of what attention of `tokens` tokens fetches of the weights `next`.
+    fn ahead(&self, next: Option<&Floats>, tokens: usize) -> (u64, u32) {
+        let fetched = next.filter(|_| self.fetches_ahead && tokens <= TOKENS_AHEAD);
+        fetched.map_or((0, 0), |next| {
+            let bytes = next.len() * next.element().bytes();
+            // Whole units of 16 bytes.
+            (next.address(), (bytes.min(MOST_AHEAD) / 16 * 16) as u32)
+        })
     }
 
     /// Number of wide items for each key and value head that give every multiprocessor one. `None`

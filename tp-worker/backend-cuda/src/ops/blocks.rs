@@ -11,9 +11,9 @@ use lockstep_backend::{
 use lockstep_types::Activation;
 
 use crate::error::CudaError;
-use crate::kernels;
+use crate::kernels::{self, Source};
 use crate::ops::{Sums, SumsParameter};
-use crate::runtime::{Buffer, Compiler, Context, Kernel, Module, Stream};
+use crate::runtime::{Buffer, Compiler, Context, Defines, Kernel, Module, Stream};
 use crate::tensors::{Element, Floats, Rows, blocks};
 use parameters::{Activate, EndBlock, ScaleLogits, SquareSums, WholeNorm};
 
@@ -43,8 +43,8 @@ impl BlockOps {
         compiler: &Compiler,
         operand: Element,
     ) -> Result<Self, CudaError> {
-        let defines = vec![("OPERAND", operand.name().to_owned())];
-        let module = Module::load(context, &compiler.compile(&kernels::BLOCKS, &defines)?)?;
+        let (source, defines) = source(operand);
+        let module = Module::load(context, &compiler.compile(source, &defines)?)?;
         Ok(Self {
             operand,
             end_block: module.kernel("end_block", THREADS, 0)?,
@@ -236,6 +236,12 @@ impl BlockOps {
                 .launch(stream, grid(most, width), &parameters)
         }
     }
+}
+
+/// Source to compile, with its macros.
+pub(crate) fn source(operand: Element) -> (&'static Source, Defines) {
+    let defines = vec![("OPERAND", operand.name().to_owned())];
+    (&kernels::BLOCKS, defines)
 }
 
 /// Number of an activation in kernels, as `sums.cuh` has them.

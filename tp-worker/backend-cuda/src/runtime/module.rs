@@ -91,7 +91,7 @@ impl Module {
             name,
             threads,
             shared: shared as u32,
-            waits: self.context.overlaps_kernels() && kernels::wait(name),
+            waits: self.context.switches().overlaps && kernels::wait(name),
             takes: PhantomData,
         })
     }

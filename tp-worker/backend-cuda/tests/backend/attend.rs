@@ -110,6 +110,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, way: Way) -> Vec<Vec<f32>> {
             k_norm: Some(&k_norm),
             eps: 1e-6,
             rope: &rope,
+            next: None,
         };
         let before = calls(c"cuLaunchKernelEx");
         if way == Way::WithProjections {

@@ -377,7 +377,9 @@ fn a_prompt_goes_through_in_passes() {
                 .rotate_and_store(stream, &mut qkv, no_norms, &rope, &inputs, &mut cache, 0)
                 .expect("a launch");
             attention
-                .attend(stream, queries, &inputs, &cache, 0, &mut work, &mut out)
+                .attend(
+                    stream, queries, &inputs, &cache, 0, &mut work, &mut out, None,
+                )
                 .expect("launches");
             found.extend(gpu.read(&out));
         }

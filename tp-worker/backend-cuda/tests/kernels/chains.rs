@@ -129,6 +129,13 @@ fn kernels_begin_early_only_where_they_may() {
         let (passed, text) = run(&[environment]);
         assert!(passed, "{environment:?}: {text}");
     }
+    let (passed, text) = child("", TEST, &[("LOCKSTEP_CUDA_PDL_TRIGGER", "half")]);
+    assert!(passed, "{text}");
+    let (passed, text) = run(&[(SWITCH, "0"), ("LOCKSTEP_CUDA_PDL_TRIGGER", "half")]);
+    assert!(
+        !passed && text.contains("leave LOCKSTEP_CUDA_PDL_TRIGGER out"),
+        "{text}"
+    );
     let (passed, text) = run(&[(SWITCH, "off")]);
     assert!(
         !passed && text.contains("LOCKSTEP_CUDA_PDL is `off`: give 0"),

@@ -14,13 +14,15 @@ const WIDE: &str = "wide::wide_tiles_are_watched";
 const HEADS: &str = "cells::heads_are_normed_rotated_and_stored";
 const CELLS: &str = "cells::cells_are_copied_one_after_the_other";
 const CHOOSING: &str = "sampling::little_is_chosen_and_watched";
+const MASKS: &str = "sampling::a_few_masks_are_watched";
 const FEW_ROWS: &str = "products::few_rows_are_watched";
 const WINDOWS: &str = "attention::windows_show_the_nearest_positions";
 const NORMS: &str = "rowwise::norms_are_those_of_plain_loops";
+const ENDS: &str = "blocks::ends_of_blocks_are_those_of_plain_loops";
 const CHAINS: &str = "chains::kernels_that_begin_early_have_the_bits_of_those_that_wait";
 
 /// Name of the fault, script by which `sed` plants it, and the test that has to fail.
-const FAULTS: [(&str, &str, &str); 52] = [
+const FAULTS: [(&str, &str, &str); 57] = [
     (
         "cells too early",
         "/cell_of(a, row, item, begin/,/copy_block/s/__syncthreads();//",
@@ -171,6 +173,26 @@ const FAULTS: [(&str, &str, &str); 52] = [
         FEW_ROWS,
     ),
     (
+        "a mask of the row before",
+        "s/a.rows.blockIdx.y. [*] a.vocab/a.rows[blockIdx.y ? blockIdx.y - 1 : 0] * a.vocab/",
+        MASKS,
+    ),
+    (
+        "the first mask for all rows",
+        "s/(size_t)blockIdx.y [*] a.words/0/",
+        MASKS,
+    ),
+    (
+        "a mask that hides what is not finite",
+        "s/ && row.id. < INFINITY) row/) row/",
+        MASKS,
+    ),
+    (
+        "a mask that weighs little instead of nothing",
+        "s/row.id. = -INFINITY;/row[id] = row[id] - 9.0f;/",
+        MASKS,
+    ),
+    (
         "two roundings in one",
         "s/__fadd_rn(__fmul_rn(p, r), 0.5f)/std::fma(p, r, 0.5f)/",
         CHOOSING,
@@ -228,6 +250,11 @@ const FAULTS: [(&str, &str, &str); 52] = [
         "a merge that waits only where it merges",
         "/attention_merge(Merge/,/if (a.work/{s/begin_after_predecessors();//;s/if (a.work.*$/& griddepcontrol_wait();/}",
         ATTENTION,
+    ),
+    (
+        "an end of a block that norms too early",
+        "/ block_sum(float/,/^}/s/__syncthreads();$//",
+        ENDS,
     ),
     (
         "rows of a product before earlier work is done",

@@ -4,7 +4,9 @@
 //! hand, they run on the machine's own libraries.
 
 mod accepting;
+mod ahead;
 mod attention;
+mod blocks;
 mod cells;
 mod chains;
 mod copies;

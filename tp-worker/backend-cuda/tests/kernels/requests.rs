@@ -2,7 +2,7 @@
 //! and attention in f64.
 
 use lockstep_backend::{AttentionShape, Batch, KvShape, Row};
-use lockstep_backend_cuda::{Attention, Cut, Element, PagedCache, Work, WorkLimits};
+use lockstep_backend_cuda::{Attention, Cut, Element, Floats, PagedCache, Work, WorkLimits};
 use lockstep_types::KvCacheDtype;
 
 use crate::support::{Gpu, Noise, rounded};
@@ -239,6 +239,17 @@ fn work(gpu: &Gpu, run: &Run, requests: &[Request]) -> Work {
 
 /// Attention's results for every request, each `[new tokens, heads·head_dim]`.
 pub fn attend(gpu: &Gpu, attention: &Attention, run: &Run, requests: &[Request]) -> Vec<Vec<f32>> {
+    attend_before(gpu, attention, run, requests, None)
+}
+
+/// The same in front of a product with the weights `next`.
+pub fn attend_before(
+    gpu: &Gpu,
+    attention: &Attention,
+    run: &Run,
+    requests: &[Request],
+    next: Option<&Floats>,
+) -> Vec<Vec<f32>> {
     let shape = &run.shape;
     let layout = lay_out(requests, shape, run.page_size);
     let inputs = gpu.inputs(&layout.batch(), run.page_size);
@@ -270,7 +281,7 @@ pub fn attend(gpu: &Gpu, attention: &Attention, run: &Run, requests: &[Request])
         .plan(stream, &inputs, &mut work)
         .expect("a launch");
     attention
-        .attend(stream, &qkv, &inputs, &cache, 1, &mut work, &mut out)
+        .attend(stream, &qkv, &inputs, &cache, 1, &mut work, &mut out, next)
         .expect("launches");
     let out = gpu.read(&out);
     let mut rest = out.as_slice();

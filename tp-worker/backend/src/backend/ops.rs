@@ -40,15 +40,6 @@ pub trait Ops: Memory {
         eps: f32,
         out: &mut Self::Tensor,
     );
-    /// `residual += delta`, then `out = rms_norm(residual)`.
-    fn add_rms_norm(
-        &mut self,
-        residual: &mut Self::Tensor,
-        delta: &Self::Tensor,
-        weight: &Self::Vector,
-        eps: f32,
-        out: &mut Self::Tensor,
-    );
     /// `residual += norm(delta)`, then `out = norm(residual)`, with the norms of `end`. Without a
     /// delta nothing is added.
     fn end_block(
@@ -116,7 +107,7 @@ pub trait Ops: Memory {
         cache: &mut Self::KvCache,
         layer: usize,
         qkv: &mut Self::Tensor,
-        op: &Attend<'_, Self::Vector, Self::Rope>,
+        op: &Attend<'_, Self::Matrix, Self::Vector, Self::Rope>,
         inputs: &Self::Inputs,
         out: &mut Self::Tensor,
     ) {
@@ -132,7 +123,7 @@ pub trait Ops: Memory {
         cache: &mut Self::KvCache,
         layer: usize,
         qkv: &mut Self::Tensor,
-        op: &Attend<'_, Self::Vector, Self::Rope>,
+        op: &Attend<'_, Self::Matrix, Self::Vector, Self::Rope>,
         inputs: &Self::Inputs,
         out: &mut Self::Tensor,
     ) {

@@ -62,6 +62,8 @@ pub struct Transformer<B: Backend> {
     owned: Vec<Range<usize>>,
     /// True if the device chooses tokens.
     chooses: bool,
+    /// True if recorded passes end with the logits, and the choice is queued behind them.
+    cut: bool,
     /// True if the device of a DP rank's lead drafts and sends the drafts to the other ranks'
     /// devices.
     tells_drafts: bool,

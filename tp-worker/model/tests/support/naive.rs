@@ -12,7 +12,7 @@ use arithmetic::{activated, chosen, dot, layer_normed, normed, seen};
 use lockstep_backend::{
     AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, Exchange, ExpertSpace,
     Experts, Groups, Holds, KvShape, Linear, LogitScaling, Memory as _, Norm, Ops, Owners, PassKey,
-    PassRecords, Passes, RmsNorm, RopeTable, Row, Rows, Scatter, WholeNorms,
+    PassRecords, Passes, RopeTable, Row, Rows, Scatter, WholeNorms,
 };
 use lockstep_collective::Collective;
 use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
@@ -154,17 +154,6 @@ impl Ops for Naive {
             out.row_mut(row)
                 .copy_from_slice(&normed(x.row(row), weight, eps));
         }
-    }
-    fn add_rms_norm(
-        &mut self,
-        residual: &mut Tensor,
-        delta: &Tensor,
-        weight: &Vec<f32>,
-        eps: f32,
-        out: &mut Tensor,
-    ) {
-        let end = RmsNorm { weight, eps }.into();
-        self.end_block(residual, Some(delta), end, out);
     }
     fn end_block(
         &mut self,

@@ -171,18 +171,6 @@ impl Ops for Counting {
         self.count("rms_norm")
             .rms_norm(x.sums(), weight, eps, out.operands_mut());
     }
-    fn add_rms_norm(
-        &mut self,
-        residual: &mut Tensor,
-        delta: &Tensor,
-        weight: &Vector,
-        eps: f32,
-        out: &mut Tensor,
-    ) {
-        let (residual, delta, out) = (residual.sums_mut(), delta.sums(), out.operands_mut());
-        self.count("add_rms_norm")
-            .add_rms_norm(residual, delta, weight, eps, out);
-    }
     fn end_block(
         &mut self,
         residual: &mut Tensor,

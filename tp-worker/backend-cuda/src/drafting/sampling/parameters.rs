@@ -18,6 +18,16 @@ pub(super) struct Choose {
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
+pub(super) struct Mask {
+    pub logits: u64,
+    pub rows: u64,
+    pub masks: u64,
+    pub words: u32,
+    pub vocab: u32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
 pub(super) struct Follow {
     pub batch: u64,
     pub words: u64,

@@ -93,7 +93,8 @@ pub(super) struct Attend {
     pub window: u32,
     pub rounded: u32,
     pub softcap: f32,
-    pub pad: u32,
+    pub ahead_bytes: u32,
+    pub ahead: u64,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]

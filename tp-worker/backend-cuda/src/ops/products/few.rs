@@ -76,7 +76,7 @@ impl FewRows {
         compiler: &Compiler,
         element: Element,
     ) -> Result<Self, CudaError> {
-        let (source, defines) = source(element);
+        let (source, defines) = source(element, context.switches().triggers_at_half);
         let module = Module::load(context, &compiler.compile(source, &defines)?)?;
         let kernel = |sizes: Sizes| -> Result<_, CudaError> {
             let kernel = module.kernel(sizes.name, THREADS, sizes.shared_bytes())?;
@@ -289,12 +289,14 @@ pub(crate) fn launched() -> [(&'static str, usize, usize); 4] {
     SIZES.map(|sizes| (sizes.name, THREADS as usize, sizes.shared_bytes()))
 }
 
-/// Source to compile, with its macros.
-pub(crate) fn source(element: Element) -> (&'static Source, Defines) {
+/// Source to compile, with its macros. Products let the kernel behind them begin at once, or when
+/// half of their chunks are on their way.
+pub(crate) fn source(element: Element, triggers_at_half: bool) -> (&'static Source, Defines) {
     let is_bf16 = u32::from(element == Element::Bf16);
     let defines = vec![
         ("OPERAND", element.name().to_owned()),
         ("OPERAND_IS_BF16", is_bf16.to_string()),
+        ("TRIGGERS_AT_HALF", u32::from(triggers_at_half).to_string()),
     ];
     (&kernels::FEW_ROWS, defines)
 }

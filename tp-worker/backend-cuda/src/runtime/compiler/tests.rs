@@ -12,12 +12,10 @@ use super::{Defines, Program, Source, library_version, options};
 use crate::drafting::{chains, sampling, trees};
 use crate::exchange::notes;
 use crate::kernels::BITS;
-use crate::ops::{attention, products, random, rowwise};
+use crate::ops::{attention, blocks, products, random, rowwise};
 use crate::runtime::{bits, meter};
 use crate::tensors::Element;
 
-/// Architectures of GPUs, from the oldest that serves on.
-const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"];
 /// Heads, key and value heads, and width of a head: Llama 3, Qwen 3, two small models, a width
 /// that is no multiple of a tile's, the widest.
 const SHAPES: [[usize; 3]; 6] = [
@@ -48,7 +46,10 @@ fn programs() -> Vec<(&'static Source, Defines)> {
     let elements = [Element::F32, Element::Bf16];
     let mut all: Vec<(&Source, Defines)> =
         elements.into_iter().flat_map(rowwise::sources).collect();
-    all.extend(elements.map(products::few::source));
+    for triggers_at_half in [false, true] {
+        all.extend(elements.map(|element| products::few::source(element, triggers_at_half)));
+    }
+    all.extend(elements.map(blocks::source));
     all.extend(elements.map(random::source));
     all.extend(meter::sources());
     all.push((notes::SOURCE, Defines::new()));
@@ -102,36 +103,74 @@ fn told(architecture: &str, (source, defines): &(&Source, Defines)) -> (String, 
     (text, spilled)
 }
 
-/// Compiles on as many threads as there are cores, and prints each program when it is done.
-#[test]
-#[ignore = "needs NVIDIA's compiler, libnvrtc"]
-fn all_kernels_compile_without_spills() {
+/// Compiles everything for one architecture, on as many threads as there are cores, and prints each
+/// program when it is done.
+fn compile_without_spills(architecture: &str) {
     println!("libnvrtc {}", library_version().expect("libnvrtc"));
     let (programs, begun) = (programs(), Instant::now());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut spilled = Vec::new();
-    for architecture in ARCHITECTURES {
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut spilled = Vec::new();
-            while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let (text, more) = told(architecture, program);
-                println!("{text}");
-                spilled.extend(more);
-            }
-            spilled
-        };
-        spilled.extend(std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            let done = threads.into_iter();
-            let done = done.map(|thread| thread.join().expect("it compiles"));
-            done.flatten().collect::<Vec<_>>()
-        }));
-        let (count, seconds) = (programs.len(), begun.elapsed().as_secs_f64());
-        println!("{architecture}: {count} programs on {threads} threads, {seconds:.1} s in all");
-    }
-    let (text, more) = told(bits::ARCHITECTURE, &(&BITS, Defines::new()));
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut spilled = Vec::new();
+        while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let (text, more) = told(architecture, program);
+            println!("{text}");
+            spilled.extend(more);
+        }
+        spilled
+    };
+    let spilled: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let done = threads.into_iter();
+        let done = done.map(|thread| thread.join().expect("it compiles"));
+        done.flatten().collect()
+    });
+    let (count, seconds) = (programs.len(), begun.elapsed().as_secs_f64());
+    println!("{architecture}: {count} programs on {threads} threads, {seconds:.1} s in all");
+    assert!(spilled.is_empty(), "{}", spilled.join("\n"));
+}
+
+// A test for each architecture of GPUs, from the oldest that serves on.
+#[test]
+#[ignore = "needs NVIDIA's compiler, libnvrtc"]
+fn all_kernels_compile_without_spills_for_sm_80() {
+    compile_without_spills("sm_80");
+}
+
+#[test]
+#[ignore = "needs NVIDIA's compiler, libnvrtc"]
+fn all_kernels_compile_without_spills_for_sm_86() {
+    compile_without_spills("sm_86");
+}
+
+#[test]
+#[ignore = "needs NVIDIA's compiler, libnvrtc"]
+fn all_kernels_compile_without_spills_for_sm_89() {
+    compile_without_spills("sm_89");
+}
+
+#[test]
+#[ignore = "needs NVIDIA's compiler, libnvrtc"]
+fn all_kernels_compile_without_spills_for_sm_90() {
+    compile_without_spills("sm_90");
+}
+
+#[test]
+#[ignore = "needs NVIDIA's compiler, libnvrtc"]
+fn all_kernels_compile_without_spills_for_sm_100() {
+    compile_without_spills("sm_100");
+}
+
+#[test]
+#[ignore = "needs NVIDIA's compiler, libnvrtc"]
+fn all_kernels_compile_without_spills_for_sm_120() {
+    compile_without_spills("sm_120");
+}
+
+#[test]
+#[ignore = "needs NVIDIA's compiler, libnvrtc"]
+fn the_comparison_of_bits_compiles_without_spills() {
+    let (text, spilled) = told(bits::ARCHITECTURE, &(&BITS, Defines::new()));
     println!("{text}");
-    spilled.extend(more);
     assert!(spilled.is_empty(), "{}", spilled.join("\n"));
 }

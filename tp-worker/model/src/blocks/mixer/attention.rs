@@ -325,6 +325,7 @@ impl<B: Backend> Attention<B> {
             k_norm: self.k_norm.as_ref().filter(|_| each),
             eps: self.eps,
             rope: &context.ropes[self.rope],
+            next: Some(self.output.operand().weight),
         };
         let CachePlace { cache: at, layer } = self.cache;
         let cache = &mut cache.all()[at];

@@ -13,6 +13,38 @@ impl<B: Backend> Transformer<B> {
         self.chooses && self.shard.topology.world.size > 1
     }
 
+    /// Returns true if masks of rows can come to the device that chooses from them: it is the
+    /// only one.
+    pub fn may_mask(&self) -> bool {
+        self.chooses && self.shard.topology.world.size == 1
+    }
+
+    /// Makes recorded passes end with the logits, if `cut` is true, so that the host can make
+    /// masks while the layers run. Otherwise passes choose, too. Passes that were recorded in
+    /// the other form must be forgotten.
+    pub fn set_cut(&mut self, cut: bool) {
+        self.cut = cut && self.may_mask();
+    }
+
+    /// Applies the masks of `sink` to a block of the `wanted` rows of logits. The layers may
+    /// still run when `sink` makes them.
+    pub(super) fn mask(
+        &mut self,
+        backend: &mut B,
+        block: &Range<usize>,
+        wanted: usize,
+        sink: &mut dyn LogitSink,
+    ) {
+        let masks = sink.masks();
+        if masks.rows.is_empty() {
+            return;
+        }
+        let own = self.own(block, wanted);
+        if let (true, Some(device)) = (self.may_mask(), backend.sampler()) {
+            device.mask(&mut self.buffers.logits, own.start, masks);
+        }
+    }
+
     /// Chooses tokens from a block of the `wanted` rows of logits, if the device chooses.
     /// With several ranks, each lead chooses from its own rows, which are gathered on its
     /// device.

@@ -155,8 +155,8 @@ impl<B: Backend> Transformer<B> {
 
     /// Runs a staged batch of the size `key` as a pass that the device may repeat. The batch
     /// must want all logits, and the rows that cross must be set before. If the logits are
-    /// one block, the pass also computes them and chooses from them. Returns true in that
-    /// case.
+    /// one block, the pass also computes them, and chooses from them unless passes are
+    /// [cut](Self::set_cut). Returns true in that case.
     fn run_repeated(
         &mut self,
         backend: &mut B,
@@ -177,6 +177,8 @@ impl<B: Backend> Transformer<B> {
             model.run(backend, cache, size)?;
             if block {
                 model.head(backend, size)?;
+            }
+            if block && !model.cut {
                 model.choose(backend, &(0..size.wanted.all), size.wanted.all)?;
                 model.accept(backend, cache);
             }

@@ -106,6 +106,7 @@ impl<B: Backend> Transformer<B> {
             numbers: (0..limits.wanted_rows(topology.dp_size()) as u32).collect(),
             owned: vec![0..0; topology.world.size],
             chooses: limits.max_commit > 0,
+            cut: false,
             tells_drafts: false,
             world: (topology.dp_size() > 1).then(|| Crossings::new(topology)),
             buffers: Buffers::new(backend, model, &shard, limits)?,

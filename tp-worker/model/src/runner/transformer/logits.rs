@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    Axis, Backend, BackendError, Batch, Chosen, Linear, LogitScaling, Owners, Rows,
+    Axis, Backend, BackendError, Batch, Chosen, Linear, LogitScaling, Masks, Owners, Rows,
 };
 use lockstep_types::Multipliers;
 
@@ -13,6 +13,12 @@ use crate::{Exit, ModelCache, ModelError, split::crossing::Crossing};
 
 /// Receiver of the wanted logits of a pass, and of the tokens that are chosen from them.
 pub trait LogitSink {
+    /// Makes the masks of rows that the device chooses from. It is called before each block of
+    /// logits is chosen from, and returns the same masks in the whole pass. Only passes of one
+    /// rank may have masks.
+    fn masks(&mut self) -> Masks<'_> {
+        Masks::default()
+    }
     /// Takes the next block of rows, if the host reads any of them.
     fn take(&mut self, block: LogitBlock<'_>);
     /// Takes the outcomes of the requests whose tokens the device chose, after all logits.
@@ -77,16 +83,20 @@ impl<B: Backend> Transformer<B> {
         if !computed {
             self.cross(backend, size)?;
         }
+        let chosen = computed && !self.cut;
         for first in (0..wanted).step_by(self.limits.logit_block_rows) {
             let block = first..wanted.min(first + self.limits.logit_block_rows);
             let among = if self.world.is_some() { wanted } else { normed };
             if !computed {
                 self.multiply(backend, block.clone(), among, wide);
+            }
+            if !chosen {
+                self.mask(backend, &block, wanted, sink);
                 self.choose(backend, &block, wanted)?;
             }
             self.read(backend, batch, &block, wanted, sink)?;
         }
-        if !computed {
+        if !chosen {
             self.accept(backend, cache);
         }
         self.outcomes(backend, batch, sink)

@@ -1,5 +1,5 @@
 //! The table of what the kernels of a step take of a multiprocessor, by NVIDIA's own compiler.
-//! Run as `all_kernels_compile_without_spills`; with `UPDATE_EXPECT=1` it is written.
+//! Run as the tests that compile all kernels; with `UPDATE_EXPECT=1` it is written.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use lockstep_backend::AttentionShape;
 
 use super::{Defines, Source, compiled};
 use crate::drafting::sampling;
-use crate::ops::{attention, products, rowwise};
+use crate::ops::{attention, blocks, products, rowwise};
 use crate::runtime::compiler::library_version;
 use crate::tensors::Element;
 
@@ -105,8 +105,20 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
             norm,
             vec![kernel("rms_norm", 256), kernel("rms_norm_wide", 256)],
         ),
-        (products::few::source(bf16), few.collect()),
+        (products::few::source(bf16, false), few.collect()),
         (elementwise, vec![kernel("silu_mul", 256)]),
+        (
+            blocks::source(bf16),
+            [
+                "end_block",
+                "square_sums",
+                "whole_norm",
+                "activate",
+                "scale_logits",
+            ]
+            .map(|name| kernel(name, 256))
+            .into(),
+        ),
         (cells, vec![kernel("rotate_and_store", 128)]),
         (plan, vec![kernel("attention_plan", 32)]),
         (
@@ -124,6 +136,7 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
             choose,
             vec![
                 kernel("choose_best", 512),
+                kernel("choose_mask", 512),
                 kernel("choose_weigh", 512),
                 kernel("choose_token", 1024),
             ],
@@ -155,7 +168,7 @@ fn taken(log: &str, kernel: &str) -> Taken {
 fn table(version: &str) -> (String, Vec<String>) {
     let mut text = format!(
         "# Kernels on GPUs\n\n\
-         What a step's kernels take of a multiprocessor, for a model of Llama 3's shape in bf16 (32 heads, 8 key heads, 128 columns). \
+         What a step's kernels take of a multiprocessor, for a model of Llama 3's shape in bf16 (32 heads, 8 key heads, 128 columns), and the kernels that some other families have beside them. \
          By libnvrtc {version}, without a GPU; none spills. Each cell: registers of a thread, KiB of shared memory of a block, blocks on a multiprocessor at once.\n\n\
          Written by the test `kernels_of_a_step_fit` of `tp-worker/backend-cuda` with `UPDATE_EXPECT=1`; \
          [how to run it](../../CONTRIBUTING.md#before-a-commit).\n\n| kernel | threads |"
