@@ -27,6 +27,8 @@ pub struct Lookahead {
     matcher: Matcher,
     /// Tokens of the output that the matcher has taken in.
     known: usize,
+    /// Drafts that the matcher has taken in behind them.
+    path: Vec<u32>,
     /// Time that walks took.
     walked: Duration,
 }
@@ -45,6 +47,7 @@ impl Lookahead {
         Self {
             matcher,
             known: 0,
+            path: Vec::new(),
             walked: Duration::ZERO,
         }
     }
@@ -104,6 +107,49 @@ impl Lookahead {
         // A failure here is met again by the next walk.
         let _ = self.matcher.give_back(chain.len());
         left
+    }
+
+    /// Returns true if walks behind an output of `tokens` tokens may take more time.
+    pub fn walks(&self, tokens: usize) -> bool {
+        self.matcher.failure().is_none() && !is_spent(self.walked, tokens)
+    }
+
+    /// Returns the mask behind `path`, drafts that follow the whole `output` so far. Returns `None`
+    /// if a token of the path is forbidden, or if walks have failed or took too long. The drafts
+    /// stay taken in until [`Self::come_back`], so paths with equal beginnings cost these once.
+    pub fn allowed_behind(&mut self, output: &[u32], path: &[u32]) -> Option<&[u32]> {
+        if !self.walks(output.len()) {
+            return None;
+        }
+        let begun = Instant::now();
+        let there = self.walk_to(output, path);
+        let there = there.and_then(|()| self.matcher.allowed().map(|_| ()));
+        self.walked += begun.elapsed();
+        there.and_then(|()| self.matcher.allowed()).ok()
+    }
+
+    fn walk_to(&mut self, output: &[u32], path: &[u32]) -> Result<(), SamplingError> {
+        let shared = self.path.iter().zip(path);
+        let shared = shared.take_while(|(own, token)| own == token).count();
+        self.back_to(shared)?;
+        self.follow(output)?;
+        for token in &path[shared..] {
+            self.matcher.take(*token)?;
+            self.path.push(*token);
+        }
+        Ok(())
+    }
+
+    fn back_to(&mut self, drafts: usize) -> Result<(), SamplingError> {
+        let back = self.path.len() - drafts;
+        self.path.truncate(drafts);
+        self.matcher.give_back(back)
+    }
+
+    /// Gives back the drafts that [`Self::allowed_behind`] has taken in.
+    pub fn come_back(&mut self) {
+        // A failure here is met again by the next walk.
+        let _ = self.back_to(0);
     }
 
     /// Returns true if a token ends the output.

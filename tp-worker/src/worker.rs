@@ -180,7 +180,8 @@ impl<B: Backend + 'static> Worker<B> {
         if place == MaskPlace::Host && !self.masks.on_device() {
             return Ok(());
         }
-        let requests = WorkerLimits::new(&self.config).step.requests;
+        let step = WorkerLimits::new(&self.config).step;
+        let rows = step.requests * step.verified;
         if place == MaskPlace::Device {
             let vocab = self.config.model.vocab_size;
             let device = self.backend.sampler();
@@ -192,9 +193,9 @@ impl<B: Backend + 'static> Worker<B> {
                         .to_owned(),
                 ));
             };
-            device.prepare_masks(requests, vocab)?;
+            device.prepare_masks(rows, vocab)?;
         }
-        self.masks.set_place(place, requests);
+        self.masks.set_place(place, rows);
         self.record(&mut |_| {})
     }
 

@@ -119,6 +119,62 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Behind random branches of drafts, asked for in any order, masks are those of a state that
+    /// has taken nothing else; where a branch breaks the constraint there is none. A walk leaves
+    /// nothing behind, and what was decided meanwhile is followed.
+    #[test]
+    fn masks_behind_drafts_are_those_of_a_fresh_state(
+        kind in 0usize..5,
+        steps in prop::collection::vec((any::<u32>(), any::<u32>()), 1..20),
+        branches in prop::collection::vec(prop::collection::vec(0u32..12, 0..5), 1..6),
+    ) {
+        let constraint = &constraints()[kind];
+        let mut own = matcher(constraint);
+        let mut ahead = lookahead(constraint);
+        let mut output = Vec::new();
+        for (pick, salt) in steps {
+            for branch in &branches {
+                // Few tokens, so that branches share their beginnings; a quarter is forbidden or
+                // allowed by chance.
+                let (mut path, mut taken, mut whole) = (Vec::new(), 0, true);
+                for choice in branch {
+                    let allowed = tokens(own.allowed().unwrap());
+                    let seed = choice.wrapping_mul(2_654_435_761) ^ salt;
+                    let token = match choice % 4 {
+                        0 => seed % WIDTH as u32,
+                        _ => allowed[seed as usize % allowed.len()],
+                    };
+                    path.push(token);
+                    whole = whole && own.take(token).is_ok();
+                    taken += usize::from(whole);
+                    if !whole {
+                        break;
+                    }
+                }
+                let expected = whole.then(|| own.allowed().unwrap().to_vec());
+                own.give_back(taken).unwrap();
+                let found = ahead.allowed_behind(&output, &path);
+                prop_assert_eq!(found, expected.as_deref(), "{:?}", path);
+            }
+            ahead.come_back();
+            let (mut chain, mut again) = (Vec::new(), Vec::new());
+            ahead.guide(&output, &mut chain, 4);
+            lookahead(constraint).guide(&output, &mut again, 4);
+            prop_assert_eq!(chain, again);
+            let allowed = tokens(own.allowed().unwrap());
+            let token = allowed[pick as usize % allowed.len()];
+            if ENDS.contains(&token) {
+                break;
+            }
+            own.take(token).unwrap();
+            output.push(token);
+        }
+    }
+}
+
 /// Most of this text is forced, and so is its end.
 #[test]
 fn names_of_fields_and_the_end_are_forced() {
@@ -187,5 +243,6 @@ fn a_failed_walk_changes_no_draft_and_no_mask() {
         cut += usize::from(ahead.guide(&output, &mut any, 2) == 0);
     }
     assert!((1..200).contains(&cut), "{cut}");
+    assert!(!ahead.walks(output.len()) && ahead.allowed_behind(&output, &[token]).is_none());
     assert!(own.failure().is_none());
 }

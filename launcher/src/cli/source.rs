@@ -95,7 +95,8 @@ pub(super) fn hints(
 }
 
 /// Variables that are no options of any command: ranks read them.
-const SWITCHES: [&str; 3] = [
+const SWITCHES: [&str; 4] = [
+    "LOCKSTEP_CONSTRAINT_MASKS",
     "LOCKSTEP_CUDA_PDL",
     "LOCKSTEP_CUDA_PDL_TRIGGER",
     "LOCKSTEP_CUDA_PREFETCH",

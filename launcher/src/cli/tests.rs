@@ -377,6 +377,7 @@ fn variables_that_set_nothing_are_named() {
         ("LOCKSTEP_SERVICE_HOST", "10.0.0.1"),
         ("LOCKSTEP_PORT_8000_TCP_ADDR", "10.0.0.1"),
         ("LOCKSTEP_GATEWAY_PORT", "tcp://10.0.0.1:80"),
+        ("LOCKSTEP_CONSTRAINT_MASKS", "device"),
         ("LOCKSTEP_CUDA_PDL", "0"),
         ("LOCKSTEP_CUDA_PDL_TRIGGER", "half"),
         ("LOCKSTEP_CUDA_PREFETCH", "1"),

@@ -43,4 +43,4 @@ pub use pass::Pass;
 pub use registry::{Build, DrafterFactory, DrafterRegistry};
 pub use standalone::StandaloneDrafter;
 pub use tree::{Drawing, Expanded, TreeGrower, TreeShape, push_depths, push_masks};
-pub use verify::{Verified, Verifier, VerifyRow};
+pub use verify::{Verified, Verifier, VerifyRow, forbidden};

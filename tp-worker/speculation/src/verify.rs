@@ -256,18 +256,19 @@ fn drafted(row: &VerifyRow<'_>, parent: u32, token: u32) -> Option<u32> {
 /// The mask is the one that the row's decision needs anyway.
 fn cut(parent: u32, row: &mut VerifyRow<'_>) -> u32 {
     let nodes = row.drafts.nodes(row.row);
-    let mut drafted = children(nodes, parent).peekable();
-    let Some(constraint) = row.constraint.as_mut().filter(|_| drafted.peek().is_some()) else {
+    let drafted = children(nodes, parent).next().is_some();
+    let Some(constraint) = row.constraint.as_mut().filter(|_| drafted) else {
         return 0;
     };
     // One that fails is told of by the decision.
-    let Ok(allowed) = constraint.allowed() else {
-        return 0;
-    };
-    drafted
-        .filter(|(_, node)| !allows(allowed, node.token))
-        .map(|_| 1)
-        .sum()
+    let allowed = constraint.allowed();
+    allowed.map_or(0, |allowed| forbidden(nodes, parent, allowed))
+}
+
+/// Returns the number of `nodes` drafted after `parent` that the mask of `parent` forbids.
+pub fn forbidden(nodes: &[Node], parent: u32, mask: &[u32]) -> u32 {
+    let cut = children(nodes, parent).filter(|(_, node)| !allows(mask, node.token));
+    cut.map(|_| 1).sum()
 }
 
 /// Returns the children of `parent`, with their numbers.

@@ -107,8 +107,8 @@ impl Choices {
 }
 
 /// Returns the choice for a row. The host chooses if the row reports log-probabilities, needs
-/// its history, or is constrained and has drafts. A constrained row without drafts may be the
-/// device's, as its mask depends on no draft.
+/// its history, or is constrained and has no masks on the device. For drafts it has them if its
+/// constraint can look ahead.
 fn choice(
     task: &RowTask,
     slots: &Slots,
@@ -118,8 +118,12 @@ fn choice(
     let slot = slots.get(task.slot);
     let choice = choice_of(slot);
     let constrained = slot.generation.constraint.is_some();
-    let masked = masks && drafts.nodes(row).is_empty();
-    let devices = is_samplers(slot) && (!constrained || masked);
+    let masked = || {
+        let output = slot.tokens.len() - slot.prompt_len as usize;
+        let ahead = slot.constraint.as_ref();
+        drafts.nodes(row).is_empty() || ahead.is_some_and(|own| own.looks_ahead(output))
+    };
+    let devices = is_samplers(slot) && (!constrained || masks && masked());
     if !devices || !verifier.samples(drafts, row, &slot.generation.sampling) {
         return Choice {
             how: ChoiceMethod::Host,
@@ -129,8 +133,8 @@ fn choice(
     choice
 }
 
-/// Returns true if a device may choose a request's next tokens, drafts and all. All ranks give the same answer.
-/// A request with scored prompt positions is excluded: if their logits were not finite, only
+/// Returns true if a device may choose a request's next tokens, drafts and all. All ranks give the
+/// same answer. A request with scored prompt positions is excluded: if their logits were not finite, only
 /// the host that scored them knows that the request has failed.
 pub fn is_devices(slot: &Slot) -> bool {
     slot.generation.constraint.is_none() && is_samplers(slot)

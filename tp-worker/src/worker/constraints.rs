@@ -266,6 +266,16 @@ impl SlotConstraint {
         }
     }
 
+    /// Returns true if masks behind drafts can be had, `tokens` into the output. It never waits.
+    pub fn looks_ahead(&self, tokens: usize) -> bool {
+        matches!(&self.ahead, Ahead::Ready(ahead) if ahead.walks(tokens))
+    }
+
+    /// Returns the state that walks along drafts, if it is there.
+    pub fn ahead(&mut self) -> Option<&mut Lookahead> {
+        self.ahead.ready()
+    }
+
     /// Fills the empty `chain` with the text that is forced behind `output`, at most `most`
     /// tokens. Returns true if nothing else may be drafted: the chain is full, or ends the output.
     pub fn force(&mut self, output: &[u32], chain: &mut Vec<u32>, most: usize) -> bool {

@@ -36,7 +36,7 @@ pub struct Emitter<'a> {
 
 impl LogitSink for Emitter<'_> {
     fn masks(&mut self) -> Masks<'_> {
-        self.masks.make(self.tasks, self.slots)
+        self.masks.make(self.tasks, self.slots, self.drafts)
     }
 
     fn take(&mut self, block: LogitBlock<'_>) {
@@ -60,14 +60,21 @@ impl LogitSink for Emitter<'_> {
     fn outcomes(&mut self, chosen: Chosen<'_>) {
         self.outcomes.set_drafted(&chosen);
         let words = chosen.words;
-        let tasks = self.tasks.iter().filter(|task| task.sample);
-        for task in tasks.filter(|task| !self.choices.is_hosts(task.choice)) {
+        let tasks = self.tasks.iter().enumerate();
+        let tasks = tasks.filter(|(_, task)| task.sample);
+        for (at, task) in tasks.filter(|(_, task)| !self.choices.is_hosts(task.choice)) {
             let slot = self.slots.get_mut(task.slot);
-            let found = self.outcomes.take(task.choice, words);
+            let mut found = self.outcomes.take(task.choice, words);
             slot.failed |= matches!(found.tokens, [] | [FAILED]);
             if let Some(constraint) = &mut slot.constraint {
-                let tokens = if slot.failed { &[][..] } else { found.tokens };
-                slot.failed |= tokens.iter().any(|token| constraint.take(*token).is_err());
+                if !slot.failed {
+                    let taken = take_all(constraint, found.tokens);
+                    slot.failed |= taken == 0;
+                    found = self.outcomes.shorten(task.choice, taken);
+                    let (drafts, row) = drafts_of(task, self.drafts);
+                    let cut = self.masks.cut(at, drafts.nodes(row), found.path);
+                    self.constraints.cut_drafts += u64::from(cut);
+                }
                 constraint.report(self.constraints);
             }
             if slot.failed {
@@ -79,9 +86,18 @@ impl LogitSink for Emitter<'_> {
             let output = task.output.and_then(|output| self.outputs.get_mut(output));
             if let Some(output) = output {
                 output.token_ids.extend_from_slice(found.tokens);
+                output.accepted_forced_tokens = task.forced_in(found.path);
             }
         }
     }
+}
+
+/// Gives a constraint the tokens that a device chose. Returns the number that it took. Behind
+/// drafts the masks are another state's, so they are computed here once more: they count for what
+/// an output may cost, as they do where the host chooses.
+fn take_all(constraint: &mut SlotConstraint, tokens: &[u32]) -> usize {
+    let mut take = |token: &&u32| constraint.allowed().is_ok() && constraint.take(**token).is_ok();
+    tokens.iter().take_while(|token| take(token)).count()
 }
 
 impl Emitter<'_> {

@@ -2,10 +2,13 @@
 
 use lockstep_backend::{ChoiceBatch, Masks};
 use lockstep_sampling::TokenConstraint as _;
+use lockstep_speculation::{Drafts, Node, forbidden};
 
 use super::{
     WorkerError,
     batch::{BatchBuffers, LogitUse, Wanted},
+    choices::drafts_of,
+    constraints::SlotConstraint,
     slots::{RowTask, Slots},
 };
 
@@ -18,8 +21,8 @@ pub enum MaskPlace {
     /// The logits of constrained requests come to the host, which chooses their tokens.
     #[default]
     Host,
-    /// The host makes masks while the layers run, and the device chooses by them. Requests with
-    /// drafts in a step, or with more than masks, stay with the host.
+    /// The host makes masks while the layers run, and the device chooses by them. Requests that
+    /// need more than masks stay with the host.
     Device,
 }
 
@@ -52,12 +55,21 @@ pub struct RowMasks {
     place: MaskPlace,
     /// Words of a mask.
     words: usize,
-    /// Masked rows of the wanted logits, and for each of them the number of its task.
+    /// Masked rows of the wanted logits, and the node that each belongs to.
     rows: Vec<u32>,
-    tasks: Vec<usize>,
+    nodes: Vec<MaskedNode>,
     bits: Vec<u32>,
+    /// Drafted tokens on the way to a node.
+    path: Vec<u32>,
     /// True once the step's masks are made.
     made: bool,
+}
+
+/// The node of a request's drafts whose logits have a mask; node 0 is the request's last token.
+#[derive(Debug, Clone, Copy)]
+struct MaskedNode {
+    task: usize,
+    node: u32,
 }
 
 impl RowMasks {
@@ -67,19 +79,20 @@ impl RowMasks {
             place: MaskPlace::Host,
             words: vocab.div_ceil(32),
             rows: Vec::new(),
-            tasks: Vec::new(),
+            nodes: Vec::new(),
             bits: Vec::new(),
+            path: Vec::new(),
             made: false,
         }
     }
 
-    /// Makes room for the masks of `requests` requests, where masks are the device's.
-    pub fn set_place(&mut self, place: MaskPlace, requests: usize) {
+    /// Makes room for the masks of `rows` rows, where masks are the device's.
+    pub fn set_place(&mut self, place: MaskPlace, rows: usize) {
         self.place = place;
         if place == MaskPlace::Device {
-            self.rows.reserve(requests);
-            self.tasks.reserve(requests);
-            self.bits.reserve(requests * self.words);
+            self.rows.reserve(rows);
+            self.nodes.reserve(rows);
+            self.bits.reserve(rows * self.words);
         }
     }
 
@@ -97,7 +110,7 @@ impl RowMasks {
         choices: ChoiceBatch<'_>,
     ) {
         self.rows.clear();
-        self.tasks.clear();
+        self.nodes.clear();
         self.bits.clear();
         self.made = false;
         if !self.on_device() {
@@ -106,26 +119,50 @@ impl RowMasks {
         for (at, LogitUse { row, wanted }) in batch.uses().iter().enumerate() {
             let task = &tasks[*row];
             let constrained = slots.get(task.slot).generation.constraint.is_some();
-            let chooses = matches!(wanted, Wanted::Node(_)) && !choices.is_hosts(task.choice);
-            if constrained && chooses {
+            if let Wanted::Node(node) = *wanted
+                && constrained
+                && !choices.is_hosts(task.choice)
+            {
                 self.rows.push(at as u32);
-                self.tasks.push(*row);
+                self.nodes.push(MaskedNode { task: *row, node });
             }
         }
     }
 
-    /// Returns the step's masks, and makes them first if that was not done. A constraint that
-    /// can't be followed allows nothing, so the device finds no token for the row.
-    pub fn make(&mut self, tasks: &[RowTask], slots: &mut Slots) -> Masks<'_> {
+    /// Returns the step's masks, and makes them first if that was not done. `drafts` are the
+    /// drafts of the step, and of rows without any. A constraint that can't be followed allows
+    /// nothing at the root, so the request fails. Behind a draft such a mask ends the accepted path
+    /// before the draft, and only then is it known if it was wanted.
+    pub fn make(
+        &mut self,
+        tasks: &[RowTask],
+        slots: &mut Slots,
+        drafts: (&Drafts, &Drafts),
+    ) -> Masks<'_> {
         if !self.made {
             self.bits.resize(self.rows.len() * self.words, 0);
             let masks = self.bits.chunks_exact_mut(self.words.max(1));
-            for (to, task) in masks.zip(&self.tasks) {
-                let slot = slots.get_mut(tasks[*task].slot);
-                let allowed = slot.constraint.as_mut().map(|own| own.allowed());
-                if let Some(Ok(allowed)) = allowed {
+            for (to, MaskedNode { task, node }) in masks.zip(&self.nodes) {
+                let task = &tasks[*task];
+                let (drafts, row) = drafts_of(task, drafts);
+                let Some((constraint, output)) = slots.constraint(task.slot) else {
+                    continue;
+                };
+                let nodes = drafts.nodes(row);
+                let allowed = match *node {
+                    0 => constraint.allowed().ok(),
+                    node => {
+                        path_to(node, nodes, &mut self.path);
+                        let ahead = constraint.ahead();
+                        ahead.and_then(|ahead| ahead.allowed_behind(output, &self.path))
+                    }
+                };
+                if let Some(allowed) = allowed {
                     let words = allowed.len().min(to.len());
                     to[..words].copy_from_slice(&allowed[..words]);
+                }
+                if *node as usize == nodes.len() {
+                    come_back(constraint);
                 }
             }
             self.made = true;
@@ -135,19 +172,32 @@ impl RowMasks {
             bits: &self.bits,
         }
     }
+
+    /// Returns the number of drafts of a task that masks forbade where a token was chosen: at the
+    /// root, and at the nodes of the accepted `path`.
+    pub fn cut(&self, task: usize, nodes: &[Node], path: &[u32]) -> u32 {
+        let masks = self.bits.chunks_exact(self.words.max(1));
+        let own = self.nodes.iter().zip(masks);
+        let own = own.filter(|(at, _)| at.task == task);
+        let chosen = own.filter(|(at, _)| at.node == 0 || path.contains(&at.node));
+        chosen
+            .map(|(at, mask)| forbidden(nodes, at.node, mask))
+            .sum()
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Writes the drafted tokens from the root to a node, with its own.
+fn path_to(mut node: u32, nodes: &[Node], path: &mut Vec<u32>) {
+    path.clear();
+    while let Some(draft) = (node as usize).checked_sub(1).map(|at| nodes[at]) {
+        path.push(draft.token);
+        node = draft.parent;
+    }
+    path.reverse();
+}
 
-    #[test]
-    fn a_place_is_named_or_refused() {
-        assert_eq!(MaskPlace::named("host").unwrap(), MaskPlace::Host);
-        assert_eq!(MaskPlace::named("device").unwrap(), MaskPlace::Device);
-        for word in ["", "1", "Device", "gpu"] {
-            let error = MaskPlace::named(word).unwrap_err().to_string();
-            assert!(error.contains("host or device"), "{word}: {error}");
-        }
+fn come_back(constraint: &mut SlotConstraint) {
+    if let Some(ahead) = constraint.ahead() {
+        ahead.come_back();
     }
 }

@@ -120,6 +120,17 @@ impl Outcomes {
         Outcome::of(&self.words[row], self.most)
     }
 
+    /// Leaves the first `tokens` tokens of the `at`-th row that samples.
+    pub fn shorten(&mut self, at: usize, tokens: usize) -> Outcome<'_> {
+        let row = self.row(at);
+        let words = &mut self.words[row];
+        let left = tokens.min(words[0] as usize);
+        words[0] = left as u32;
+        words[1 + left..=self.most].fill(0);
+        words[1 + self.most..][left.saturating_sub(1)..].fill(0);
+        Outcome::of(words, self.most)
+    }
+
     /// Gives every rank of a DP rank the lead's outcomes. It is skipped if the ranks' devices
     /// have told each other all of them, which `choices`, equal on all ranks, says.
     ///

@@ -311,8 +311,8 @@ fn on_gpus(setup: &Setup, jobs: &[Job]) -> (Vec<Completion>, u64, u64) {
     (found, accepted, retractions)
 }
 
-/// On GPUs, which draft and choose by themselves, the host chooses for constrained requests that
-/// have drafts, and for all if masks are the host's.
+/// On GPUs, which draft and choose by themselves, the host drafts for constrained requests, and it
+/// chooses for them unless masks are the device's.
 #[test]
 fn constrained_texts_stay_the_same_on_gpus() {
     let jobs = few_jobs();

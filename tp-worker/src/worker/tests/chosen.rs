@@ -6,8 +6,9 @@ use lockstep_collective::Single;
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
     Dtype, EngineConfig, Verification,
+    constraint::{Constraint, ConstraintKind},
     sampling::{LogprobParams, SamplingParams},
-    step::{PlanPart, RankResult, StepPlan},
+    step::{PlanPart, RankResult, SlotOutput, StepDigests, StepPlan},
 };
 
 use super::{
@@ -15,16 +16,27 @@ use super::{
     speculation::speculating,
     support::{Request, config, cpu, open, row},
 };
-use crate::worker::{Worker, WorkerOptions};
+use crate::worker::{MaskPlace, Worker, WorkerOptions};
 
-/// Runs a prompt's step, then one step at each of `depths`, for `requests`. The device chooses
-/// tokens if `chooses`. Returns the results, and the device's operations.
+/// The ways in which tokens are chosen.
+#[derive(Clone, Copy)]
+enum Chooser {
+    Host,
+    /// The device, but for constrained requests.
+    Device,
+    /// The device, by masks where requests are constrained.
+    Masks,
+}
+
+/// Runs a prompt's step, then one step at each of `depths`, for `requests`, all of which have the
+/// constraint. Returns the results, and the device's operations.
 fn steps(
     config: &EngineConfig,
-    requests: &[Request],
+    (requests, constraint): (&[Request], Option<&Arc<Constraint>>),
     depths: &[u32],
-    chooses: bool,
+    chooser: Chooser,
 ) -> (Vec<RankResult>, Counts) {
+    let chooses = !matches!(chooser, Chooser::Host);
     let counts = Arc::default();
     let backend = Counting {
         device: cpu(config, Box::new(Single::new())),
@@ -38,6 +50,9 @@ fn steps(
         progress: &mut |_| {},
     };
     let mut worker = Worker::load(config, 0, backend, options).unwrap();
+    if matches!(chooser, Chooser::Masks) {
+        worker.set_mask_place(MaskPlace::Device).unwrap();
+    }
     counts.lock().unwrap().clear();
     let slots = 0..requests.len() as u32;
     let pages = |slot| (6 * slot + 1..6 * slot + 7).collect::<Vec<_>>();
@@ -50,10 +65,11 @@ fn steps(
                 false => row(slot, 0, true, &[]),
             })
     };
-    let opens = slots
-        .clone()
-        .zip(requests)
-        .map(|(slot, request)| open(slot, request));
+    let opens = slots.clone().zip(requests).map(|(slot, request)| {
+        let mut open = open(slot, request);
+        open.generation.constraint = constraint.cloned();
+        open
+    });
     let prompts = PlanPart {
         opens: opens.collect(),
         extends: extends(true).collect(),
@@ -77,11 +93,24 @@ fn steps(
             parts: vec![part],
             ..StepPlan::default()
         };
-        worker.step(&plan).unwrap()
+        let result = worker.step(&plan).unwrap();
+        if config.speculation.algorithm.is_some() {
+            (0..requests.len()).for_each(|slot| look_ahead(&mut worker, slot));
+        }
+        result
     });
     let results = results.collect();
     let counts = counts.lock().unwrap().clone();
     (results, counts)
+}
+
+/// Waits until a slot's constraint, if it has one, can walk along drafts.
+fn look_ahead(worker: &mut Worker<Counting>, slot: usize) {
+    while let Some((constraint, _)) = worker.slots.constraint(slot)
+        && constraint.ahead().is_none()
+    {
+        std::thread::yield_now();
+    }
 }
 
 /// Returns requests that are greedy, sampled in several ways, with penalties, and with
@@ -128,20 +157,22 @@ fn requests() -> Vec<Request> {
     requests
 }
 
+fn brought(results: &[RankResult]) -> Vec<(StepDigests, Vec<SlotOutput>)> {
+    let each = results.iter();
+    each.map(|result| (result.digests, result.outputs.clone()))
+        .collect()
+}
+
 fn same(config: &EngineConfig, requests: &[Request], depths: &[u32]) -> Counts {
-    let (wanted, host) = steps(config, requests, depths, false);
-    let (found, device) = steps(config, requests, depths, true);
-    let brought = |results: &[RankResult]| {
-        let each = results.iter();
-        let each = each.map(|result| (result.digests, result.outputs.clone()));
-        each.collect::<Vec<_>>()
-    };
+    let requests = (requests, None);
+    let (wanted, host) = steps(config, requests, depths, Chooser::Host);
+    let (found, device) = steps(config, requests, depths, Chooser::Device);
     assert_eq!(brought(&found), brought(&wanted));
     let tokens = wanted.iter().flat_map(|result| &result.outputs);
     let tokens: usize = tokens.map(|output| output.token_ids.len()).sum();
     let drafts = depths.iter().any(|depth| *depth > 0);
     assert!(
-        !drafts || tokens > requests.len() * (depths.len() + 1),
+        !drafts || tokens > requests.0.len() * (depths.len() + 1),
         "some are accepted"
     );
     assert!(host.contains_key("gather_to_host") && !host.contains_key("choose"));
@@ -179,5 +210,51 @@ fn drafts_that_are_verified_by_ratios_are_the_hosts() {
         let mut drafting = speculating(config(1, 16, Dtype::Float32), "STANDALONE", [3, 1, 4]);
         drafting.speculation.verification = verification;
         same(&drafting, &requests(), &[3, 3, 0, 3]);
+    }
+}
+
+/// Where devices choose by masks, the host sees no logits of constrained requests. The results are
+/// the host's, with drafts that the constraint forbids, allows and forces.
+#[test]
+fn devices_choose_from_masked_rows_with_drafts() {
+    let plain = config(1, 16, Dtype::Float32);
+    let constraint = Constraint::new(
+        ConstraintKind::Regex,
+        "([a-z]{1,8} ){2,9}(and so on|and so forth)[.]",
+    );
+    let constraint = Arc::new(constraint);
+    for (shape, depths) in [
+        (None, vec![0, 0, 0, 0]),
+        (Some([3, 1, 4]), vec![3, 3, 0, 3, 3, 1, 3]),
+        (Some([3, 2, 6]), vec![3, 3, 0, 3, 3, 1, 3]),
+    ] {
+        let config = match shape {
+            Some(shape) => speculating(plain.clone(), "STANDALONE", shape),
+            None => plain.clone(),
+        };
+        let all = requests();
+        let jobs = (&all[..3], Some(&constraint));
+        let (wanted, host) = steps(&config, jobs, &depths, Chooser::Device);
+        let (found, device) = steps(&config, jobs, &depths, Chooser::Masks);
+        assert_eq!(brought(&found), brought(&wanted), "{shape:?}");
+        let passes = depths.len() + 1;
+        // A drafter that is a model has logits of its own for the host.
+        let gathered = device.get("gather_to_host").copied().unwrap_or(0);
+        assert_eq!(host["gather_to_host"], passes + gathered);
+        assert!(!host.contains_key("mask"));
+        assert_eq!((device["mask"], device["choose"]), (passes, passes));
+        let cut = |results: &[RankResult]| -> u64 {
+            results
+                .iter()
+                .map(|result| result.constraints.cut_drafts)
+                .sum()
+        };
+        let outputs = wanted.iter().flat_map(|result| &result.outputs);
+        let accepted: usize = outputs.map(|output| output.token_ids.len() - 1).sum();
+        assert_eq!(accepted > 0, shape.is_some(), "{shape:?}");
+        assert_eq!(
+            (cut(&found), cut(&found) > 0),
+            (cut(&wanted), shape.is_some())
+        );
     }
 }

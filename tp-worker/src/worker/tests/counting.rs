@@ -10,12 +10,12 @@ use std::{
 use lockstep_backend::{
     AttentionShape, Axis, BackendError, Batch, BlockEnd, Choice, ChoiceBatch, ChoiceMethod,
     ChoiceRow, Chosen, CountedKeys, DeviceSampler, DraftedRow, Exchange, ExpertSpace, Experts,
-    FAILED, Holds, HostMatrix, InputLimits, KvShape, Linear, LogitScaling, MatrixRole, Memory, Ops,
-    Owners, Passes, RopeTable, RowParallel, Rows, Scatter, WeightFormat, WholeNorms,
+    FAILED, Holds, HostMatrix, InputLimits, KvShape, Linear, LogitScaling, Masks, MatrixRole,
+    Memory, Ops, Owners, Passes, RopeTable, RowParallel, Rows, Scatter, WeightFormat, WholeNorms,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::Collective;
-use lockstep_sampling::{Sampler, TokenHistory};
+use lockstep_sampling::{Sampler, TokenHistory, allows};
 use lockstep_types::{Activation, sampling::SamplingParams};
 
 /// Operations by name.
@@ -403,6 +403,25 @@ impl Exchange for Counting {
 }
 
 impl DeviceSampler<Tensor, Inputs, KvCache> for Counting {
+    fn prepare_masks(&mut self, _: usize, _: usize) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn mask(&mut self, logits: &mut Tensor, first: usize, masks: Masks<'_>) {
+        self.count("mask");
+        let width = logits.values.width();
+        let bits = masks.bits.chunks_exact(width.div_ceil(32));
+        for (row, mask) in masks.rows.iter().zip(bits) {
+            let start = (*row as usize - first) * width;
+            let row = &mut logits.values.values_mut()[start..start + width];
+            for (token, logit) in (0..).zip(row) {
+                if !allows(mask, token) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+
     fn choose(&mut self, logits: &mut Tensor, first: usize, inputs: &mut Inputs) {
         let (mut space, vocab, count) = (Vec::new(), self.vocab, logits.values.rows());
         let owners = Owners {
