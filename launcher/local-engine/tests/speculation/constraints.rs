@@ -340,32 +340,35 @@ fn constrained_texts_stay_the_same_on_gpus() {
 }
 
 /// A device that chooses by masks gives the host's texts: of every language, beside neighbours that
-/// have none, and after retractions, which make the states of constraints again.
+/// have none, with drafts, and after retractions, which make the states of constraints again.
 #[test]
 fn masks_on_the_device_give_the_same_texts() {
-    let mut jobs = jobs(6);
-    jobs.truncate(8);
+    let mut jobs = jobs(7);
+    jobs.truncate(10);
     for (at, job) in jobs.iter_mut().enumerate() {
         job.arrival = 0;
-        job.request.max_new_tokens = 32;
+        job.request.max_new_tokens = 64;
         job.request.generation.sampling.temperature = (at % 3) as f32;
         job.request.generation.logprobs = LogprobParams::default();
     }
     let plain = Setup::plain(Dtype::Float32, 1);
     let (expected, _, _) = on_gpus(&plain, &jobs);
-    let setup = Setup {
-        masks: MaskPlace::Device,
-        page: 4,
-        tokens: 300,
-        care: 0,
-        ..plain
-    };
-    let (found, _, retractions) = on_gpus(&setup, &jobs);
-    for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
-        compare(&format!("job {at}"), found, expected);
+    let drafting = Setup::drafting(Dtype::Float32, 1, Algorithm::Ngram, Shape::chain(3));
+    for (setup, drafts) in [(plain, false), (drafting, true)] {
+        let setup = Setup {
+            masks: MaskPlace::Device,
+            page: 4,
+            tokens: 300,
+            care: 0,
+            ..setup
+        };
+        let (found, accepted, retractions) = on_gpus(&setup, &jobs);
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            compare(&format!("job {at}, drafts: {drafts}"), found, expected);
+        }
+        assert!(judge("masks on the device", &jobs, &found) > 0);
+        assert_eq!((retractions > 0, accepted > 0), (true, drafts));
     }
-    assert!(judge("masks on the device", &jobs, &found) > 0);
-    assert!(retractions > 0);
 }
 
 /// A place that no rank can serve is refused with the remedy.
