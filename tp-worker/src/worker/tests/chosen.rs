@@ -213,8 +213,8 @@ fn drafts_that_are_verified_by_ratios_are_the_hosts() {
     }
 }
 
-/// Where devices choose by masks, the host sees no logits of constrained requests. The results are
-/// the host's, with drafts that the constraint forbids, allows and forces.
+/// With masks on the device the host sees no logits of constrained requests. The results are the
+/// host's, with drafts that the constraint forbids, allows and forces.
 #[test]
 fn devices_choose_from_masked_rows_with_drafts() {
     let plain = config(1, 16, Dtype::Float32);
