@@ -6,10 +6,14 @@
 The client is `lockstep bench serve`: a closed loop of streamed completions, 128 tokens in and 128 out. Each repetition
 goes through the numbers of streams; for each, every server is started alone, loaded with the same prompts, and ended.
 OUT.json keeps every sample, OUT.md the medians. Run it on a quiet machine, with a Python that has `tokenizers`.
+
+With --json-schema each server is loaded a second time right after, with answers held to the schema, and the table shows the
+ratio of both. The schema must allow no answer of fewer than 128 tokens, such as an array with `"minItems": 99`.
 """
 
 import argparse
 import datetime
+import itertools
 import json
 import pathlib
 import shlex
@@ -43,14 +47,17 @@ def arguments() -> argparse.Namespace:
     add("--streams", nargs="+", type=int, default=[8, 32], help="requests at once (default: 8 32)")
     add("--waves", type=int, default=3, help="requests of each stream (default: 3)")
     add("--repeat", type=int, default=5, help="samples of each cell (default: 5)")
+    add("--json-schema", type=pathlib.Path, help="also measure answers in this schema, of lockstep and llamacpp")
     add("--timeout", type=float, default=900, help="seconds that one load may take (default: 900)")
     add("--lockstep-args", type=shlex.split, default=[], help="more options for lockstep serve, in one string")
     add("--out", type=pathlib.Path, required=True, help="results go to OUT.json and OUT.md")
     return parser.parse_args()
 
 
-def load(a: argparse.Namespace, name: str, streams: int, repetition: int) -> dict:
+def load(a: argparse.Namespace, name: str, streams: int, repetition: int, held: bool) -> dict:
     """Start one server, load it, end it; the client's row and what the server used.
+
+    With `held`, answers follow the schema.
 
     Raises Failed when the server does not come up, a request fails, or an answer has not the length asked for.
     """
@@ -67,6 +74,9 @@ def load(a: argparse.Namespace, name: str, streams: int, repetition: int) -> dic
         command = [a.lockstep, "bench", "serve", "--base-url", f"http://127.0.0.1:{port}", "--output", output]
         command += ["--concurrency", streams, "--requests", requests, "--output-len", OUTPUT_LEN]
         command += ["--warm-up", WARM_UP, "--prompts", file, *server.client]
+        if held:
+            schema = json.loads(a.json_schema.read_text())
+            command += ["--extra-body", json.dumps(servers.HELD[family](schema))]
         with servers.running(server, port) as process:
             children.run(command, a.timeout)
             memory = servers.peak_memory(process)
@@ -89,6 +99,7 @@ def check(sample: dict, requests: int, counts: bool, error: str | None) -> None:
 def markdown(a: argparse.Namespace, record: dict) -> str:
     """A table with a row for each number of streams and server."""
     head = ["streams", "server", *SHOWN, "peak RSS GiB", "Lockstep / server, tokens/s"]
+    head += ["in the schema / free, tokens/s"] * (a.json_schema is not None)
     lines = [f"## {record['title']}", ""]
     lines += [
         f"Median (least–most) of {a.repeat}; {children.THREADS} threads; {INPUT_LEN} tokens in, {OUTPUT_LEN} out; "
@@ -106,14 +117,19 @@ def markdown(a: argparse.Namespace, record: dict) -> str:
             memory = f"{median(sample['peak_rss'] for sample in samples) / 2**30:.2f}"
             ours = f"lockstep:{'int8' if name.endswith(('int8', 'q8_0')) else 'bf16'}"
             ratio = tables.span(tables.ratios(rates(by.get(ours, [])), rates(samples)), 2)
-            lines.append(tables.row([str(streams), name, *shown, memory, ratio]))
+            held = []
+            if a.json_schema is not None:
+                constrained = chosen(record, name, streams, True)
+                held.append(tables.span(tables.ratios(rates(constrained), rates(samples)), 3))
+            lines.append(tables.row([str(streams), name, *shown, memory, ratio, *held]))
     lines += ["", *(f"Failed: {failure['server']}, {failure['streams']} streams." for failure in record["failures"])]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def chosen(record: dict, name: str, streams: int) -> list[dict]:
-    """A server's samples at one number of streams."""
-    return [sample for sample in record["samples"] if (sample["server"], sample["streams"]) == (name, streams)]
+def chosen(record: dict, name: str, streams: int, held: bool = False) -> list[dict]:
+    """A server's samples at one number of streams, of answers that are held to the schema or free."""
+    key = (name, streams, held)
+    return [one for one in record["samples"] if (one["server"], one["streams"], one["held"]) == key]
 
 
 def rates(samples: list[dict]) -> dict[int, float]:
@@ -135,7 +151,10 @@ def main() -> None:
     for name in a.servers:
         if needed[name.partition(":")[0]] is None:
             raise SystemExit(f"{name} is among the servers: say where its program is (--llama-bin, --mistralrs)")
-    for path in filter(None, (a.model / "hf", *needed.values())):
+    families = {name.partition(":")[0] for name in a.servers}
+    if a.json_schema and not families <= servers.HELD.keys():
+        raise SystemExit(f"--json-schema is for {' and '.join(servers.HELD)}: leave the others out of --servers")
+    for path in filter(None, (a.model / "hf", a.json_schema, *needed.values())):
         if not path.exists():
             raise SystemExit(f"{path} is not there")
     record = {
@@ -150,15 +169,16 @@ def main() -> None:
     start = time.monotonic()
     for repetition in range(a.repeat):
         order = a.servers[:: -1 if repetition % 2 else 1]
-        for streams, name in ((streams, name) for streams in a.streams for name in order):
+        ways = [False, True] if a.json_schema else [False]
+        for streams, name, held in itertools.product(a.streams, order, ways):
             failed = [one for one in record["failures"] if (one["server"], one["streams"]) == (name, streams)]
             if len(failed) > 1:
                 continue
             children.settle(before)
-            key = {"repetition": repetition, "server": name, "streams": streams}
+            key = {"repetition": repetition, "server": name, "streams": streams, "held": held}
             key["others_busy_cores"] = children.others_busy()
             try:
-                sample = load(a, name, streams, repetition)
+                sample = load(a, name, streams, repetition, held)
             except Failed as problem:
                 record["failures"].append(key | {"problem": str(problem)})
                 result = f"failed: {problem}"
@@ -167,7 +187,8 @@ def main() -> None:
                 result = ", ".join(f"{column} {sample[column]:.1f}" for column in SHOWN)
             minutes = (time.monotonic() - start) / 60
             print(
-                f"[repetition {repetition + 1} of {a.repeat}, {minutes:.1f} min] {name} x{streams}: {result}",
+                f"[repetition {repetition + 1} of {a.repeat}, {minutes:.1f} min] {name} x{streams}"
+                f"{' in the schema' * held}: {result}",
                 flush=True,
             )
             write(a, record)

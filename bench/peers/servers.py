@@ -70,6 +70,12 @@ def mistralrs(programs: Programs, kind: str, streams: int, port: int) -> Server:
     return Server(command, False, ("--model", "default", "--extra-body", json.dumps(ignore)), False)
 
 
+# What a request adds so that its answer follows a JSON schema, by server.
+HELD = {
+    "lockstep": lambda schema: {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}},
+    "llamacpp": lambda schema: {"json_schema": schema},
+}
+
 SERVERS = {"lockstep": lockstep, "llamacpp": llamacpp, "mistralrs": mistralrs}
 NAMES = ["lockstep:bf16", "llamacpp:bf16", "mistralrs:f16", "lockstep:int8", "llamacpp:q8_0", "mistralrs:q8_0"]
 
