@@ -45,9 +45,10 @@ pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
 pub use kv::{KvGroup, KvSpec};
 pub use model::{
-    Activation, Architecture, AttentionNames, AttentionSpec, ExpertsNames, ExpertsSpec,
-    GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms,
-    PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling, RopeConfig, RopeScaling,
+    Activation, Architecture, AttentionNames, AttentionSpec, ExpertTensors, ExpertsNames,
+    ExpertsSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, Multipliers,
+    NormKind, Norms, PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling, RopeConfig, RopeScaling,
+    RouterWeights, Routing, SharedExpert,
 };
 pub use names::TensorNames;
 pub use reserve::ReserveConfig;

@@ -18,8 +18,8 @@ pub use mixer::{
     AttentionNames, AttentionSpec, Mixer, QkNorm, QueryScaling, RopeConfig, RopeScaling,
 };
 pub use mlp::{
-    Activation, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, Mlp, PlainMlpNames,
-    PlainMlpSpec,
+    Activation, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, Mlp,
+    PlainMlpNames, PlainMlpSpec, RouterWeights, Routing, SharedExpert,
 };
 pub use multipliers::Multipliers;
 

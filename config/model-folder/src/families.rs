@@ -5,9 +5,12 @@ mod activation;
 mod dense;
 mod experts;
 mod gemma;
+mod glm4_moe;
 mod granite;
+mod granite_moe;
 mod layer_types;
 mod llama;
+mod minimax_m2;
 mod ministral3;
 mod mistral;
 mod mixtral;
@@ -77,8 +80,11 @@ impl Traits {
 const SERVED: &[&Family] = &[
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &glm4_moe::FAMILY,
     &granite::FAMILY,
+    &granite_moe::FAMILY,
     &llama::FAMILY,
+    &minimax_m2::FAMILY,
     &ministral3::FAMILY,
     &mistral::FAMILY,
     &mixtral::FAMILY,

@@ -106,6 +106,15 @@ impl Raw {
         }
     }
 
+    /// A count: a whole number, also 0.
+    pub(crate) fn count(&self, key: &str) -> Result<Option<usize>, ModelConfigError> {
+        match self.get(key).map(|value| (value, value.as_u64())) {
+            None => Ok(None),
+            Some((_, Some(count @ 0..LARGEST))) => Ok(Some(count as usize)),
+            Some((value, _)) => Err(self.wrong(key, format!("is {value}, not a count"))),
+        }
+    }
+
     /// Two sizes.
     pub(crate) fn pair(&self, key: &str) -> Result<Option<[usize; 2]>, ModelConfigError> {
         let Some(value) = self.get(key) else {

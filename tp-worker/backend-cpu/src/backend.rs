@@ -248,7 +248,7 @@ impl Ops for CpuBackend {
         &mut self,
         x: &CpuTensor,
         scores: &mut CpuTensor,
-        w: Experts<'_, CpuMatrix>,
+        w: Experts<'_, CpuMatrix, CpuVector>,
         space: ExpertSpace<'_, CpuTensor>,
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {

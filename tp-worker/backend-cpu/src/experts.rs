@@ -13,7 +13,8 @@ use crate::memory::Buffer;
 use crate::multiversion::multiversion;
 use crate::partition::for_rows;
 use crate::pool::Pool;
-use route::Routing;
+use crate::tensor::CpuVector;
+use route::{Routing, Rule};
 
 /// Activations of an operation. A row has as many choices as it goes through experts; choices of
 /// the same expert lie together.
@@ -41,7 +42,7 @@ pub(crate) fn run(
     pool: &mut Pool,
     isa: Isa,
     x: &[f32],
-    w: Experts<'_, CpuMatrix>,
+    w: Experts<'_, CpuMatrix, CpuVector>,
     activations: Activations<'_>,
     space: Space<'_>,
     out: &mut [f32],
@@ -53,13 +54,19 @@ pub(crate) fn run(
         products,
     } = activations;
     let Space { packed, routing } = space;
-    let (count, rows) = (w.gate_up.len(), scores.len() / w.gate_up.len().max(1));
+    let (count, taken) = (w.gate_up.len(), w.taken());
+    let rows = scores.len() / (count - w.shared).max(1);
     if rows == 0 {
         return Ok(());
     }
-    routing.grow(Routing::words(rows, count, w.active), "routes of experts")?;
-    let mut routing = Routing::new(routing, rows, count, w.active);
-    routing.choose(pool, isa, scores, w.renormalized);
+    routing.grow(Routing::words(rows, count, taken), "routes of experts")?;
+    let mut routing = Routing::new(routing, rows, count, taken);
+    let rule = Rule {
+        routing: w.routing,
+        correction: w.correction.map(|values| values.0.as_slice()),
+        shared: w.shared,
+    };
+    routing.choose(pool, isa, scores, &rule);
     routing.sort();
     let groups = |matrices| Groups {
         matrices,
@@ -80,8 +87,8 @@ pub(crate) fn run(
     };
     let scratch = Scratch { packed, firsts };
     grouped_matmul(pool, isa, inputs, groups(w.down), scratch, products)?;
-    let weights = routing.weights.chunks_exact(w.active);
-    let choices = routing.places.chunks_exact(w.active).zip(weights);
+    let weights = routing.weights.chunks_exact(taken);
+    let choices = routing.places.chunks_exact(taken).zip(weights);
     sum(pool, isa, products, &choices, w.down[0].rows, out);
     Ok(())
 }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use lockstep_types::Routing;
+
 use crate::{AttentionShape, Axis};
 
 /// A linear map, `x ↦ x · weightᵀ + bias`.
@@ -44,26 +46,40 @@ pub struct Scatter<'a, T> {
 /// A mixture of experts (Shazeer et al., arXiv:1701.06538), each of which is a gated MLP without
 /// biases. All experts are alike in shape and format.
 #[derive(Debug)]
-pub struct Experts<'a, M> {
-    /// Number of experts that each row goes through, at most the number of all.
+pub struct Experts<'a, M, V> {
+    /// Number of experts that are chosen for each row, at most the number of those that the router
+    /// scores.
     pub active: usize,
-    /// True if the weights of a row's experts are divided by their sum.
-    pub renormalized: bool,
+    /// Number of experts behind those that the router scores. Each row goes through all of them,
+    /// with the weight one.
+    pub shared: usize,
+    /// Rule by which experts are chosen and weighed.
+    pub routing: Routing,
+    /// Values `[experts]` that are added to the weights for the choice alone; `None` if choices go
+    /// by the weights.
+    pub correction: Option<&'a V>,
     /// Gate rows, then up rows of each expert, `[2·m, in]`.
     pub gate_up: &'a [M],
     /// Projection behind the activation of each expert, `[out, m]`.
     pub down: &'a [M],
 }
 
+impl<M, V> Experts<'_, M, V> {
+    /// Returns the number of experts that each row goes through, with the shared ones.
+    pub fn taken(&self) -> usize {
+        self.active + self.shared
+    }
+}
+
 /// Space of a mixture of experts over `n` rows. The content of all of it is unspecified
 /// afterwards. `T` are a device's activations.
 #[derive(Debug)]
 pub struct ExpertSpace<'a, T> {
-    /// Gate and up projections, `[n·active, 2·m]`.
+    /// Gate and up projections, `[n·taken, 2·m]`.
     pub gate_up: &'a mut T,
-    /// Product of the activated gate and up, `[n·active, m]`.
+    /// Product of the activated gate and up, `[n·taken, m]`.
     pub activated: &'a mut T,
-    /// Results of the experts, `[n·active, out]`.
+    /// Results of the experts, `[n·taken, out]`.
     pub products: &'a mut T,
 }
 
@@ -206,12 +222,12 @@ impl<M, V> Clone for RowParallel<'_, M, V> {
     }
 }
 impl<M, V> Copy for RowParallel<'_, M, V> {}
-impl<M> Clone for Experts<'_, M> {
+impl<M, V> Clone for Experts<'_, M, V> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<M> Copy for Experts<'_, M> {}
+impl<M, V> Copy for Experts<'_, M, V> {}
 impl<V> Clone for RmsNorm<'_, V> {
     fn clone(&self) -> Self {
         *self

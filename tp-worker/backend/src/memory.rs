@@ -18,9 +18,9 @@ pub struct MatrixShape {
 /// The experts of a layer, by their sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertsShape {
-    /// Number of experts.
+    /// Number of experts, with the shared ones.
     pub count: usize,
-    /// Number of experts that each row goes through.
+    /// Number of experts that each row goes through, with the shared ones.
     pub active: usize,
     /// Gate and up of one expert.
     pub gate_up: MatrixShape,

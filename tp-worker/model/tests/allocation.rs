@@ -53,7 +53,7 @@ fn a_pass_allocates_nothing() {
         ("qwen3", Dtype::Float32, KvCacheDtype::Float32),
         ("qwen3", Dtype::Bfloat16, KvCacheDtype::Bfloat16),
         ("qwen3_moe", Dtype::Float32, KvCacheDtype::Float32),
-        ("qwen3_moe", Dtype::Bfloat16, KvCacheDtype::Bfloat16),
+        ("glm4_moe", Dtype::Bfloat16, KvCacheDtype::Bfloat16),
     ] {
         let model = lockstep_model_folder::load(&fixture(name)).unwrap();
         let mut backend = cpu(compute);

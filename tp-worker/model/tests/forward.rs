@@ -12,7 +12,7 @@ mod unlike;
 use lockstep_backend::Axis;
 use lockstep_collective::Single;
 use lockstep_model::{ForwardLimits, LoadOptions, LogitBlock, ModelCache, ModelError, Transformer};
-use lockstep_types::{ExpertsSpec, KvCacheDtype, Mlp, ModelConfig};
+use lockstep_types::{ExpertTensors, ExpertsSpec, KvCacheDtype, Mlp, ModelConfig};
 use naive::Naive;
 use pass::{Pass, fixture};
 
@@ -237,7 +237,11 @@ fn numbers_and_widths_of_experts_that_lie_are_errors() {
             "[29, 80]",
         ),
         (
-            |experts| "experts".clone_into(&mut experts.names.experts),
+            |experts| {
+                if let ExpertTensors::Single { prefix, .. } = &mut experts.names.experts {
+                    "experts".clone_into(prefix);
+                }
+            },
             "layers.0.experts.0.gate_proj.weight",
             "[28, 80]",
         ),

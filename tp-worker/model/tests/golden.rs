@@ -53,6 +53,18 @@ struct Prompt {
     last_logits_bf16: Vec<f32>,
     greedy_ids: Vec<u32>,
     greedy_top2_gaps: Vec<f32>,
+    /// Lead of the last chosen expert at each position; empty where it does not matter.
+    #[serde(default)]
+    route_margins: Vec<f32>,
+}
+
+impl Prompt {
+    /// Returns true if logits that are off by `tolerance` leave the experts of a position alone.
+    /// What decides about experts is a tenth as far off, as sigmoids are flat.
+    fn is_routed_alike(&self, position: usize, tolerance: f32) -> bool {
+        let margin = self.route_margins.get(position);
+        margin.is_none_or(|margin| *margin > 0.1 * tolerance)
+    }
 }
 
 struct Case {
@@ -82,7 +94,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 37] = [
+const CASES: [&str; 40] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -109,6 +121,9 @@ const CASES: [&str; 37] = [
     "mixtral",
     "qwen3_moe",
     "qwen3_moe_sparse_step",
+    "glm4_moe",
+    "minimax_m2",
+    "granite_moe",
     "granite",
     "smollm3",
     "smollm3_windows",
@@ -215,6 +230,9 @@ fn check(name: &str, golden: &Golden, logits: &[Vec<Vec<f32>>], tolerance: f32, 
             "{name}: logits off by {error} > {tolerance}"
         );
         for (i, expected) in prompt.prompt_logprobs.iter().enumerate() {
+            if !prompt.is_routed_alike(i, tolerance) {
+                continue;
+            }
             let found = logprob(&logits[i], prompt.ids[i + 1]);
             // Both the logit and the normalizer may be off.
             let error = (found - expected).abs();
@@ -230,7 +248,7 @@ fn check(name: &str, golden: &Golden, logits: &[Vec<Vec<f32>>], tolerance: f32, 
             .zip(&prompt.greedy_top2_gaps)
             .enumerate()
         {
-            if *gap > clear_gap {
+            if *gap > clear_gap && prompt.is_routed_alike(last + i, tolerance) {
                 clear += 1;
                 assert_eq!(
                     argmax(&logits[last + i]),

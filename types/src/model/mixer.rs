@@ -94,6 +94,10 @@ pub enum QkNorm {
 pub struct RopeConfig {
     /// Base of the frequencies.
     pub theta: f64,
+    /// Number of each head's columns that are rotated, from the first on; an even number. `None`
+    /// rotates all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotated: Option<usize>,
     /// Change to the frequencies for long contexts.
     pub scaling: RopeScaling,
     /// Growth of queries with their position; `None` in most families.
@@ -157,6 +161,7 @@ impl RopeConfig {
     pub fn plain(theta: f64) -> Self {
         Self {
             theta,
+            rotated: None,
             scaling: RopeScaling::Default,
             query_scaling: None,
         }

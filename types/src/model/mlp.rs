@@ -72,44 +72,166 @@ pub struct GatedMlpNames {
     pub down: String,
 }
 
-/// Names of Llama, and of the families that are written as Llamas.
-impl Default for GatedMlpNames {
-    fn default() -> Self {
-        let name = str::to_owned;
+impl GatedMlpNames {
+    /// Returns the usual names behind `prefix`, such as "mlp.shared_experts.".
+    pub fn below(prefix: &str) -> Self {
+        let name = |name: &str| format!("{prefix}{name}");
         Self {
-            gate: name("mlp.gate_proj"),
-            up: name("mlp.up_proj"),
-            down: name("mlp.down_proj"),
+            gate: name("gate_proj"),
+            up: name("up_proj"),
+            down: name("down_proj"),
         }
     }
 }
 
-/// Sizes of a mixture of experts, each of which is a gated MLP without biases. A softmax over the
-/// router's scores of all experts gives their weights.
+/// Names of Llama, and of the families that are written as Llamas.
+impl Default for GatedMlpNames {
+    fn default() -> Self {
+        Self::below("mlp.")
+    }
+}
+
+/// Sizes of a mixture of experts, each of which is a gated MLP without biases.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExpertsSpec {
-    /// Number of experts.
+    /// Number of experts that the router chooses from.
     pub count: usize,
-    /// Number of experts that a position goes through.
+    /// Number of experts that the router chooses for a position.
     pub active: usize,
     /// Columns between the projections of one expert.
     pub width: usize,
-    /// True if the weights of a position's experts are divided by their sum.
-    pub renormalized: bool,
+    /// Rule by which experts are chosen and weighed.
+    pub routing: Routing,
+    /// Expert that every position goes through, with the weight one; `None` if there is none.
+    pub shared: Option<SharedExpert>,
     /// Names of the tensors.
     pub names: ExpertsNames,
 }
 
-/// Names of the tensors of a mixture of experts, as [`crate::TensorNames`] says. The tensors of
-/// an expert stand below the experts' prefix and the expert's number: "mlp.experts.7.down_proj".
+/// Rule by which a router chooses experts, and weighs their results.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Routing {
+    /// Function from the router's scores to weights.
+    pub weights: RouterWeights,
+    /// True if the weights of a position's experts are divided by their sum.
+    pub renormalized: bool,
+    /// Factor of the weights, after that.
+    pub factor: f32,
+    /// True if the experts are chosen by their weights plus a value for each expert, which is no
+    /// part of the weight (Wang et al., arXiv:2408.15664).
+    pub corrected: bool,
+}
+
+/// Function from a router's scores to weights of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RouterWeights {
+    /// Softmax over the scores of all experts. With weights divided by their sum, this is the
+    /// softmax over the chosen experts alone.
+    Softmax,
+    /// `σ(score)` of each expert by itself.
+    Sigmoid,
+}
+
+impl Routing {
+    /// Returns the rule of plain mixtures: weights by a softmax.
+    pub fn softmax(renormalized: bool) -> Self {
+        Self {
+            weights: RouterWeights::Softmax,
+            renormalized,
+            factor: 1.0,
+            corrected: false,
+        }
+    }
+}
+
+/// A gated MLP beside the experts that a router chooses from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedExpert {
+    /// Columns between its projections, a multiple of those of one expert.
+    pub width: usize,
+    /// Names of its tensors.
+    pub names: GatedMlpNames,
+}
+
+/// Names of the tensors of a mixture of experts, as [`crate::TensorNames`] says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertsNames {
     /// Router, with a row for each expert.
     pub router: String,
-    /// Prefix of all experts.
-    pub experts: String,
-    /// Names below an expert's number.
-    pub expert: GatedMlpNames,
+    /// Full name, without ".weight", of the values by which choices are corrected; not read where
+    /// [`Routing::corrected`] is false.
+    pub correction: String,
+    /// Names of the experts.
+    pub experts: ExpertTensors,
+}
+
+impl ExpertsNames {
+    /// Returns the names of families whose experts replace the gated MLP of a Llama: Qwen, GLM.
+    pub fn of_mlp() -> Self {
+        Self {
+            router: "mlp.gate".to_owned(),
+            correction: "mlp.gate.e_score_correction_bias".to_owned(),
+            experts: ExpertTensors::Single {
+                prefix: "mlp.experts".to_owned(),
+                expert: GatedMlpNames::below(""),
+            },
+        }
+    }
+
+    /// Returns the names of Mixtral, and of families that are written as Mixtrals.
+    pub fn of_sparse_block() -> Self {
+        let [gate, up, down] = ["w1", "w3", "w2"].map(str::to_owned);
+        Self {
+            router: "block_sparse_moe.gate".to_owned(),
+            correction: "block_sparse_moe.e_score_correction_bias".to_owned(),
+            experts: ExpertTensors::Single {
+                prefix: "block_sparse_moe.experts".to_owned(),
+                expert: GatedMlpNames { gate, up, down },
+            },
+        }
+    }
+}
+
+/// Forms in which files hold the matrices of experts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExpertTensors {
+    /// Each expert's tensors stand below a prefix and the expert's number:
+    /// "mlp.experts.7.down_proj".
+    Single {
+        /// Prefix of all experts.
+        prefix: String,
+        /// Names below an expert's number.
+        expert: GatedMlpNames,
+    },
+    /// Two tensors hold the matrices of all experts, one behind the other.
+    Stacked {
+        /// Gates and ups, `[experts, 2·width, hidden]`, the gate's rows first.
+        gate_up: String,
+        /// Projections to the residual stream, `[experts, hidden, width]`.
+        down: String,
+    },
+}
+
+impl ExpertsSpec {
+    /// Returns the number of experts of [`Self::width`] that the shared expert is made of. Its
+    /// columns are divided among them: their results add up to its result.
+    pub fn shared_count(&self) -> usize {
+        self.shared
+            .as_ref()
+            .map_or(0, |shared| shared.width / self.width)
+    }
+
+    /// Returns the number of all experts, with those of the shared one.
+    pub fn total(&self) -> usize {
+        self.count + self.shared_count()
+    }
+
+    /// Returns the number of experts that a position goes through, with those of the shared one.
+    pub fn taken(&self) -> usize {
+        self.active + self.shared_count()
+    }
 }
 
 impl Mlp {
@@ -128,7 +250,7 @@ impl Mlp {
         match self {
             Self::Gated(gated) => 3 * gated.width,
             Self::Plain(plain) => 2 * plain.width,
-            Self::Experts(experts) => experts.count * (3 * experts.width + 1),
+            Self::Experts(experts) => 3 * experts.total() * experts.width + experts.count,
         }
     }
 
@@ -137,7 +259,7 @@ impl Mlp {
     pub fn active_rows(&self) -> usize {
         match self {
             Self::Gated(_) | Self::Plain(_) => self.rows(),
-            Self::Experts(experts) => 3 * experts.active * experts.width + experts.count,
+            Self::Experts(experts) => 3 * experts.taken() * experts.width + experts.count,
         }
     }
 }

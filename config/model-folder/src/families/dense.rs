@@ -29,6 +29,8 @@ pub(super) struct Dense {
     pub activation: Activation,
     /// Rule by which layers have sliding windows.
     pub windows: Windows,
+    /// True if `config.json` may ask for the rotation of a part of each head.
+    pub partly_rotated: bool,
     /// Keys of biases that the family does not have.
     pub no_bias: &'static [&'static str],
     /// Names of an attention's tensors.
@@ -46,6 +48,7 @@ impl Dense {
         norm_eps: Traits::LLAMA.norm_eps,
         activation: Activation::Silu,
         windows: Windows::Never,
+        partly_rotated: false,
         no_bias: &[],
         attention_names: AttentionNames::default,
         mlp_names: GatedMlpNames::default,
@@ -124,7 +127,13 @@ impl Dense {
         let windows = self.windows.read(config, depth)?;
         let layers = types.into_iter().zip(windows).enumerate();
         layers
-            .map(|(number, (kind, window))| Ok(layer(number, rope::read(config, kind)?, window)))
+            .map(|(number, (kind, window))| {
+                let rope = match self.partly_rotated {
+                    true => rope::read_partial(config, kind, head_dim)?,
+                    false => rope::read(config, kind)?,
+                };
+                Ok(layer(number, rope, window))
+            })
             .collect()
     }
 }

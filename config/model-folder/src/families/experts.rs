@@ -1,6 +1,6 @@
 //! Mixtures of experts, as the keys of `config.json` describe them.
 
-use lockstep_types::{ExpertsNames, ExpertsSpec, ModelConfigError};
+use lockstep_types::{ExpertsNames, ExpertsSpec, ModelConfigError, Routing};
 
 use super::dense;
 use crate::raw::Raw;
@@ -20,7 +20,7 @@ pub(super) fn read(
     config: &Raw,
     counts: &[&str],
     width: &str,
-    renormalized: bool,
+    routing: Routing,
     names: ExpertsNames,
 ) -> Result<ExpertsSpec, ModelConfigError> {
     let count = count(config, counts)?;
@@ -33,7 +33,8 @@ pub(super) fn read(
         count,
         active,
         width: config.required(width)?,
-        renormalized,
+        routing,
+        shared: None,
         names,
     })
 }
@@ -61,13 +62,17 @@ fn count(config: &Raw, keys: &[&str]) -> Result<usize, ModelConfigError> {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_types::{GatedMlpNames, LayerSpec, Mlp};
+    use lockstep_types::{
+        ExpertTensors, GatedMlpNames, LayerSpec, Mlp, QkNorm, RouterWeights, Routing,
+    };
     use serde_json::{Value, json};
 
     use crate::testing::{folder, llama, with};
 
     const MIXTRAL: &str = "MixtralForCausalLM";
     const QWEN3: &str = "Qwen3MoeForCausalLM";
+    const GLM: &str = "Glm4MoeForCausalLM";
+    const MINIMAX: &str = "MiniMaxM2ForCausalLM";
 
     /// Reads the layers of a small model of `class` with four layers.
     fn load(class: &str, changes: &Value) -> Result<Vec<LayerSpec>, String> {
@@ -85,7 +90,12 @@ mod tests {
                 assert_eq!(gated.width, 96);
                 None
             }
-            Mlp::Experts(spec) => Some((spec.count, spec.active, spec.width, spec.renormalized)),
+            Mlp::Experts(spec) => Some((
+                spec.count,
+                spec.active,
+                spec.width,
+                spec.routing.renormalized,
+            )),
             Mlp::Plain(_) => panic!("no MLP of these families"),
         });
         experts.collect()
@@ -148,15 +158,21 @@ mod tests {
         };
         let mixtral = names(MIXTRAL);
         assert_eq!(mixtral.router, "block_sparse_moe.gate");
-        assert_eq!(mixtral.experts, "block_sparse_moe.experts");
-        let GatedMlpNames { gate, up, down } = mixtral.expert;
+        let ExpertTensors::Single { prefix, expert } = mixtral.experts else {
+            panic!("experts with tensors of their own");
+        };
+        assert_eq!(prefix, "block_sparse_moe.experts");
+        let GatedMlpNames { gate, up, down } = expert;
         assert_eq!([gate, up, down], ["w1", "w3", "w2"]);
         let qwen3 = names(QWEN3);
+        let ExpertTensors::Single { prefix, expert } = qwen3.experts else {
+            panic!("experts with tensors of their own");
+        };
         assert_eq!(
-            (qwen3.router.as_str(), qwen3.experts.as_str()),
+            (qwen3.router.as_str(), prefix.as_str()),
             ("mlp.gate", "mlp.experts")
         );
-        let GatedMlpNames { gate, up, down } = qwen3.expert;
+        let GatedMlpNames { gate, up, down } = expert;
         assert_eq!([gate, up, down], ["gate_proj", "up_proj", "down_proj"]);
     }
 
@@ -230,6 +246,25 @@ mod tests {
             ),
             (QWEN3, json!({"mlp_only_layers": [-1]}), "`mlp_only_layers`"),
             (QWEN3, json!({"norm_topk_prob": 1}), "`norm_topk_prob` is 1"),
+            (GLM, json!({"n_group": 8}), "`n_group`"),
+            (GLM, json!({"topk_group": 4}), "`topk_group`"),
+            (
+                GLM,
+                json!({"n_shared_experts": -1}),
+                "`n_shared_experts` is -1",
+            ),
+            (
+                GLM,
+                json!({"partial_rotary_factor": 1.5}),
+                "`partial_rotary_factor`",
+            ),
+            (
+                GLM,
+                json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+                "`partial_rotary_factor`",
+            ),
+            (MINIMAX, json!({"rotary_dim": 7}), "`rotary_dim` rotates 7"),
+            (MINIMAX, json!({"attention_bias": true}), "`attention_bias`"),
             (
                 "Qwen3ForCausalLM",
                 json!({"num_experts": 8}),
@@ -238,6 +273,64 @@ mod tests {
         ] {
             let error = load(class, &own).expect_err("refused");
             assert!(error.contains(key), "{own}: {error}");
+        }
+    }
+
+    #[test]
+    fn glm_has_dense_layers_first_and_a_shared_expert() {
+        let own = json!({"n_routed_experts": 6, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24, "n_shared_experts": 2, "first_k_dense_replace": 3,
+            "routed_scaling_factor": 2.5, "attention_bias": true, "use_qk_norm": true});
+        let layers = load(GLM, &own).expect("served");
+        for layer in &layers {
+            let attention = layer.attention();
+            assert_eq!(attention.rope.rotated, Some(attention.head_dim / 2));
+            assert_eq!(attention.qk_norm, QkNorm::PerHead);
+            assert!(attention.qkv_bias && !attention.output_bias);
+        }
+        assert!(matches!(&layers[2].mlp, Mlp::Gated(gated) if gated.width == 96));
+        let Mlp::Experts(spec) = &layers[3].mlp else {
+            panic!("the last layer has experts");
+        };
+        assert_eq!((spec.count, spec.active, spec.width), (6, 2, 24));
+        assert_eq!(spec.shared.as_ref().map(|shared| shared.width), Some(48));
+        assert_eq!((spec.total(), spec.taken()), (8, 4));
+        let expected = Routing {
+            weights: RouterWeights::Sigmoid,
+            renormalized: true,
+            factor: 2.5,
+            corrected: true,
+        };
+        assert_eq!(spec.routing, expected);
+        let without = with(
+            own,
+            &json!({"n_shared_experts": 0, "first_k_dense_replace": 0}),
+        );
+        for layer in load(GLM, &without).expect("served") {
+            assert!(matches!(layer.mlp, Mlp::Experts(spec) if spec.shared.is_none()));
+        }
+    }
+
+    #[test]
+    fn minimax_says_in_two_ways_what_it_rotates() {
+        for (own, rotated) in [
+            (json!({"head_dim": 16, "rotary_dim": 8}), Some(8)),
+            (json!({"head_dim": 16, "rotary_dim": 16}), None),
+            (json!({"head_dim": 16}), None),
+            (
+                json!({"head_dim": 16, "rotary_dim": 8, "partial_rotary_factor": 0.25}),
+                Some(4),
+            ),
+            (
+                json!({"head_dim": 16, "rope_parameters":
+                    {"rope_type": "default", "partial_rotary_factor": 0.5}}),
+                Some(8),
+            ),
+        ] {
+            for layer in load(MINIMAX, &own).expect("served") {
+                assert_eq!(layer.attention().rope.rotated, rotated, "{own}");
+                assert_eq!(layer.attention().qk_norm, QkNorm::Whole);
+            }
         }
     }
 }

@@ -30,10 +30,11 @@ pub(super) const FAMILY: Family = Family {
         ]),
         ..Traits::LLAMA
     },
-    layers,
+    layers: |config| scaled(config, Dense::LLAMA.layers(config)?),
 };
 
-fn multipliers(config: &Raw) -> Result<Multipliers, ModelConfigError> {
+/// Reads the factors outside of layers.
+pub(super) fn multipliers(config: &Raw) -> Result<Multipliers, ModelConfigError> {
     let factor = |key| Ok(config.number(key)?.unwrap_or(1.0) as f32);
     Ok(Multipliers {
         embedding: factor("embedding_multiplier")?,
@@ -43,9 +44,12 @@ fn multipliers(config: &Raw) -> Result<Multipliers, ModelConfigError> {
     })
 }
 
-fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
+/// Gives layers the family's factor of scores.
+pub(super) fn scaled(
+    config: &Raw,
+    mut layers: Vec<LayerSpec>,
+) -> Result<Vec<LayerSpec>, ModelConfigError> {
     let scale = config.number("attention_multiplier")?.unwrap_or(1.0) as f32;
-    let mut layers = Dense::LLAMA.layers(config)?;
     for layer in &mut layers {
         layer.attention_mut().scale = scale;
     }

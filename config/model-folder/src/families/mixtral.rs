@@ -1,6 +1,6 @@
 //! Mixtral: Mistral's attention, and experts in all layers, whose weights are renormalised.
 
-use lockstep_types::{ExpertsNames, GatedMlpNames, Mlp, TensorNames};
+use lockstep_types::{ExpertsNames, Mlp, Routing, TensorNames};
 use serde_json::json;
 
 use super::{Family, Traits, dense::Dense, experts, window::Windows};
@@ -27,7 +27,13 @@ pub(super) const FAMILY: Family = Family {
     traits: Traits::LLAMA,
     layers: |config| {
         let keys = ["num_local_experts", "num_experts"];
-        let experts = experts::read(config, &keys, "intermediate_size", true, names())?;
+        let experts = experts::read(
+            config,
+            &keys,
+            "intermediate_size",
+            Routing::softmax(true),
+            ExpertsNames::of_sparse_block(),
+        )?;
         MIXTRAL.layers_with(config, |_| Mlp::Experts(experts.clone()))
     },
 };
@@ -37,14 +43,3 @@ const MIXTRAL: Dense = Dense {
     no_bias: &["attention_bias", "mlp_bias"],
     ..Dense::LLAMA
 };
-
-fn names() -> ExpertsNames {
-    let [router, experts] =
-        ["block_sparse_moe.gate", "block_sparse_moe.experts"].map(str::to_owned);
-    let [gate, up, down] = ["w1", "w3", "w2"].map(str::to_owned);
-    ExpertsNames {
-        router,
-        experts,
-        expert: GatedMlpNames { gate, up, down },
-    }
-}

@@ -1,7 +1,7 @@
 //! Qwen3-MoE: Qwen3's attention, and experts in all layers but the ones that are named dense.
 
 use lockstep_types::{
-    ExpertsNames, GatedMlpNames, LayerSpec, Mlp, ModelConfigError, QkNorm, TensorNames,
+    ExpertsNames, LayerSpec, Mlp, ModelConfigError, QkNorm, Routing, TensorNames,
 };
 use serde_json::json;
 
@@ -55,8 +55,8 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
         config,
         &COUNTS,
         "moe_intermediate_size",
-        renormalized,
-        names(),
+        Routing::softmax(renormalized),
+        ExpertsNames::of_mlp(),
     )?;
     let step = config.size("decoder_sparse_step")?.unwrap_or(1);
     let dense = dense_layers(config)?;
@@ -80,14 +80,4 @@ fn dense_layers(config: &Raw) -> Result<Vec<usize>, ModelConfigError> {
     });
     let wrong = || config.wrong(DENSE, format!("is {value}, not a list of layers"));
     numbers.flatten().ok_or_else(wrong)
-}
-
-fn names() -> ExpertsNames {
-    let [router, experts] = ["mlp.gate", "mlp.experts"].map(str::to_owned);
-    let [gate, up, down] = ["gate_proj", "up_proj", "down_proj"].map(str::to_owned);
-    ExpertsNames {
-        router,
-        experts,
-        expert: GatedMlpNames { gate, up, down },
-    }
 }

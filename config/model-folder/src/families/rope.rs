@@ -18,6 +18,8 @@ const DEFAULT_THETA: f64 = 10_000.0;
 
 /// Key of transformers 5.
 const PARAMETERS: &str = "rope_parameters";
+/// Key for the part of each head that is rotated.
+const FACTOR: &str = "partial_rotary_factor";
 /// Key of transformers 4.
 const SCALING: &str = "rope_scaling";
 
@@ -29,11 +31,51 @@ const SCALING: &str = "rope_scaling";
 /// [`ModelConfigError`]: a key is missing or damaged, or asks for a rotation that is not served.
 pub(super) fn read(config: &Raw, layers: LayerType) -> Result<RopeConfig, ModelConfigError> {
     whole(config)?;
+    if let Some(rope) = parameters(config, layers)? {
+        whole(&rope)?;
+    }
+    frequencies(config, layers)
+}
+
+/// Reads what [`read`] reads, in a family in which the first columns of each head may be the only
+/// ones that are rotated: `partial_rotary_factor` of `head_dim`, or `rotary_dim`.
+///
+/// # Errors
+/// The errors of [`read`]; a part that is no number of pairs, or scaling of such a part.
+pub(super) fn read_partial(
+    config: &Raw,
+    layers: LayerType,
+    head_dim: usize,
+) -> Result<RopeConfig, ModelConfigError> {
+    const COLUMNS: &str = "rotary_dim";
+    let own = parameters(config, layers)?;
+    let own = own.as_ref().filter(|own| own.get(FACTOR).is_some());
+    let object = own.unwrap_or(config);
+    let part = |factor: f64| (head_dim as f64 * factor) as usize;
+    let (key, columns) = match (object.number(FACTOR)?, config.size(COLUMNS)?) {
+        (Some(factor), _) => (FACTOR, part(factor)),
+        (None, Some(columns)) => (COLUMNS, columns),
+        (None, None) => (FACTOR, head_dim),
+    };
+    if columns == 0 || columns > head_dim || !columns.is_multiple_of(2) {
+        let message = format!("rotates {columns} of a head's {head_dim} columns");
+        return Err(object.wrong(key, message));
+    }
+    let rope = frequencies(config, layers)?;
+    let rotated = (columns < head_dim).then_some(columns);
+    if rotated.is_some() && rope.scaling != RopeScaling::Default {
+        let remedy = "a part of a head is rotated with plain frequencies alone";
+        return Err(object.unsupported(key, remedy));
+    }
+    Ok(RopeConfig { rotated, ..rope })
+}
+
+/// Reads the frequencies of the rotation.
+fn frequencies(config: &Raw, layers: LayerType) -> Result<RopeConfig, ModelConfigError> {
     let Some(rope) = parameters(config, layers)? else {
         let theta = config.number("rope_theta")?.unwrap_or(DEFAULT_THETA);
         return Ok(RopeConfig::plain(theta));
     };
-    whole(&rope)?;
     let theta = match rope.number("rope_theta")? {
         Some(theta) => theta,
         None => config.number("rope_theta")?.unwrap_or(DEFAULT_THETA),
@@ -77,10 +119,9 @@ fn agrees(config: &Raw, found: RopeScaling) -> Result<(), ModelConfigError> {
 
 /// Checks that the whole head is rotated.
 fn whole(object: &Raw) -> Result<(), ModelConfigError> {
-    const KEY: &str = "partial_rotary_factor";
-    match object.number(KEY)? {
+    match object.number(FACTOR)? {
         Some(factor) if factor != 1.0 => {
-            Err(object.unsupported(KEY, "the whole head must be rotated"))
+            Err(object.unsupported(FACTOR, "the whole head must be rotated"))
         }
         _ => Ok(()),
     }

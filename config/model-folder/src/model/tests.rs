@@ -32,6 +32,7 @@ fn a_llama_is_read_whole() {
             mixer: Mixer::Attention(AttentionSpec {
                 rope: RopeConfig {
                     query_scaling: None,
+                    rotated: None,
                     theta: 500_000.0,
                     scaling: RopeScaling::Default
                 },

@@ -35,6 +35,18 @@ pub struct Random {
     pub prompt_logprobs: Vec<f32>,
     pub greedy_ids: Vec<u32>,
     pub greedy_top2_gaps: Vec<f32>,
+    /// Lead of the last chosen expert at each position; empty where it does not matter.
+    #[serde(default)]
+    route_margins: Vec<f32>,
+}
+
+impl Random {
+    /// Returns true if logits that are off by `error` leave the experts of a position alone. What
+    /// decides about experts is a tenth as far off, as sigmoids are flat.
+    pub fn is_routed_alike(&self, position: usize, error: f32) -> bool {
+        let margin = self.route_margins.get(position);
+        margin.is_none_or(|margin| *margin > 0.1 * error)
+    }
 }
 
 /// All prompts to one random model.

@@ -11,8 +11,8 @@ use lockstep_config::{
 use lockstep_devices::{DeviceFootprint, Registry};
 use lockstep_local_engine::{LocalEngine, LocalOptions, MaskPlace};
 use lockstep_types::{
-    DeviceKind, Dtype, EngineConfig, ExpertsNames, ExpertsSpec, Footprint as _, GatedMlpNames,
-    LoadFormat, Mlp, ModelConfig,
+    DeviceKind, Dtype, EngineConfig, ExpertTensors, ExpertsNames, ExpertsSpec, Footprint as _,
+    GatedMlpNames, LoadFormat, Mlp, ModelConfig, Routing,
 };
 
 use crate::policies::Policy;
@@ -324,11 +324,15 @@ fn mix_experts(model: &mut ModelConfig) {
             count: 9,
             active: 3,
             width: 44,
-            renormalized: true,
+            routing: Routing::softmax(true),
+            shared: None,
             names: ExpertsNames {
                 router: "router".to_owned(),
-                experts: "experts".to_owned(),
-                expert: GatedMlpNames::default(),
+                correction: String::new(),
+                experts: ExpertTensors::Single {
+                    prefix: "experts".to_owned(),
+                    expert: GatedMlpNames::default(),
+                },
             },
         });
     }

@@ -82,7 +82,7 @@ impl CpuBackend {
         &mut self,
         x: &CpuTensor,
         scores: &mut CpuTensor,
-        w: Experts<'_, CpuMatrix>,
+        w: Experts<'_, CpuMatrix, CpuVector>,
         space: ExpertSpace<'_, CpuTensor>,
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
@@ -91,9 +91,9 @@ impl CpuBackend {
             activated,
             products,
         } = space;
-        let (rows, choices, count) = (x.rows(), x.rows() * w.active, w.gate_up.len());
+        let (rows, choices, count) = (x.rows(), x.rows() * w.taken(), w.gate_up.len());
         assert!(
-            w.active <= count && w.down.len() == count,
+            w.taken() <= count && w.down.len() == count,
             "a row goes through experts that there are, and each has both matrices"
         );
         let [inputs, columns, outputs] = match (w.gate_up.first(), w.down.first()) {
@@ -109,7 +109,10 @@ impl CpuBackend {
             "all experts have one shape"
         );
         x.expect(rows, inputs, "the experts' input");
-        scores.expect(rows, count, "the scores of experts");
+        scores.expect(rows, count - w.shared, "the scores of experts");
+        if let Some(correction) = w.correction {
+            assert_eq!(correction.0.len(), count - w.shared, "each expert has one");
+        }
         gate_up.expect(choices, 2 * columns, "gate and up of experts");
         activated.expect(choices, columns, "the activations of experts");
         products.expect(choices, outputs, "the experts' products");

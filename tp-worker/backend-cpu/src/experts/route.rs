@@ -1,11 +1,26 @@
 //! Routes of a mixture of experts: the experts that each row chooses, and the rows of each
 //! expert.
 
+use lockstep_types::RouterWeights;
+
 use crate::exp::exp;
 use crate::isa::Isa;
 use crate::multiversion::multiversion;
 use crate::partition::{Shared, for_rows};
 use crate::pool::Pool;
+
+/// Least weight that a sigmoid gives. Published models add as much to the sums that they divide by.
+const LEAST: f32 = 1e-20;
+
+/// Rule by which rows choose experts.
+pub(super) struct Rule<'a> {
+    /// Weights of the chosen experts.
+    pub routing: lockstep_types::Routing,
+    /// Values that are added to the weights for the choice.
+    pub correction: Option<&'a [f32]>,
+    /// Experts behind those that are chosen from, which each row goes through with the weight one.
+    pub shared: usize,
+}
 
 /// Routes of `rows` rows. A row has `active` choices, which are numbered row after row, and in a
 /// row by ascending expert.
@@ -50,8 +65,8 @@ impl<'a> Routing<'a> {
     }
 
     /// Chooses each row's experts by its `scores`, which are overwritten.
-    pub fn choose(&mut self, pool: &mut Pool, isa: Isa, scores: &mut [f32], renormalized: bool) {
-        let (active, count) = (self.active, self.starts.len() - 1);
+    pub fn choose(&mut self, pool: &mut Pool, isa: Isa, scores: &mut [f32], rule: &Rule<'_>) {
+        let (active, count) = (self.active, self.starts.len() - 1 - rule.shared);
         let (places, weights) = (Shared::new(self.places), Shared::new(self.weights));
         for_rows(pool, scores, count, |rows, scores| {
             for (row, scores) in rows.zip(scores.chunks_exact_mut(count)) {
@@ -59,12 +74,17 @@ impl<'a> Routing<'a> {
                 // SAFETY: each row's choices are its own, and each row is visited once.
                 let (experts, weights) =
                     unsafe { (places.slice(choices.clone()), weights.slice(choices)) };
-                softmax(isa, scores);
-                largest(scores, experts, weights);
-                if renormalized {
-                    let sum = weights.iter().fold(0.0, |sum, weight| sum + weight);
-                    weights.iter_mut().for_each(|weight| *weight /= sum);
+                let (chosen, shared) = experts.split_at_mut(active - rule.shared);
+                let (weights, ones) = weights.split_at_mut(active - rule.shared);
+                match rule.routing.weights {
+                    RouterWeights::Softmax => softmax(isa, scores),
+                    RouterWeights::Sigmoid => sigmoids(isa, scores),
                 }
+                largest(scores, rule.correction, chosen, weights);
+                weigh(rule, weights);
+                let numbers = count as u32..;
+                shared.iter_mut().zip(numbers).for_each(|(to, at)| *to = at);
+                ones.fill(1.0);
             }
         });
     }
@@ -91,6 +111,25 @@ impl<'a> Routing<'a> {
 }
 
 multiversion! {
+    /// Turns each score into its logistic function.
+    fn logistic(scores: &mut [f32]) {
+        for score in scores {
+            *score = 1.0 / (1.0 + exp(-*score));
+        }
+    }
+}
+
+/// Turns the scores of a row into weights, each by itself. A score that is not finite makes all of
+/// them NaN. Sums of chosen weights are above zero, since the least weight is.
+fn sigmoids(isa: Isa, scores: &mut [f32]) {
+    let finite = scores.iter().all(|score| score.is_finite());
+    logistic(isa, scores);
+    for weight in scores {
+        *weight = if finite { weight.max(LEAST) } else { f32::NAN };
+    }
+}
+
+multiversion! {
     /// Turns scores into their exponentials, after the largest is subtracted.
     fn exponentials(scores: &mut [f32], largest: f32) {
         for score in scores {
@@ -110,20 +149,37 @@ fn softmax(isa: Isa, scores: &mut [f32]) {
     }
 }
 
-/// Chooses the experts of the largest weights, of equal ones the lower, and lists them
-/// ascending. Weights without order are chosen after all others, or in the order of experts. The
-/// signs of `weights` are overwritten.
-fn largest(weights: &mut [f32], experts: &mut [u32], chosen: &mut [f32]) {
+/// Divides the weights of a row's chosen experts by their sum, if the rule says so, and multiplies
+/// them.
+fn weigh(rule: &Rule<'_>, weights: &mut [f32]) {
+    if rule.routing.renormalized {
+        let sum = weights.iter().fold(0.0, |sum, weight| sum + weight);
+        weights.iter_mut().for_each(|weight| *weight /= sum);
+    }
+    let factor = rule.routing.factor;
+    weights.iter_mut().for_each(|weight| *weight *= factor);
+}
+
+/// Chooses the experts of the largest weights with their corrections, of equal ones the lower, and
+/// lists them ascending. Weights without order are chosen after all others, or in the order of
+/// experts. The signs of `weights` are overwritten.
+fn largest(
+    weights: &mut [f32],
+    correction: Option<&[f32]>,
+    experts: &mut [u32],
+    chosen: &mut [f32],
+) {
     for _ in 0..experts.len() {
         let mut best: Option<(usize, f32)> = None;
         for (expert, &weight) in weights.iter().enumerate() {
             let free = weight.is_sign_positive();
-            if free && best.is_none_or(|(_, most)| weight > most) {
-                best = Some((expert, weight));
+            let worth = weight + correction.map_or(0.0, |values| values[expert]);
+            if free && best.is_none_or(|(_, most)| worth > most) {
+                best = Some((expert, worth));
             }
         }
-        if let Some((expert, weight)) = best {
-            weights[expert] = -weight;
+        if let Some((expert, _)) = best {
+            weights[expert] = -weights[expert];
         }
     }
     let marked = weights.iter().enumerate();
@@ -144,11 +200,27 @@ mod tests {
         active: usize,
         renormalized: bool,
     ) -> (Vec<u32>, Vec<u32>, Vec<u32>, Vec<f32>) {
+        let rule = Rule {
+            routing: lockstep_types::Routing::softmax(renormalized),
+            correction: None,
+            shared: 0,
+        };
+        routed_by(&rule, scores, count, active)
+    }
+
+    /// Routes rows of `count` scores, of which `active` are chosen.
+    fn routed_by(
+        rule: &Rule<'_>,
+        scores: &[f32],
+        count: usize,
+        active: usize,
+    ) -> (Vec<u32>, Vec<u32>, Vec<u32>, Vec<f32>) {
         let mut pool = Pool::new(2, None, false).unwrap();
         let rows = scores.len() / count;
-        let mut memory = vec![7; Routing::words(rows, count, active)];
-        let mut routing = Routing::new(&mut memory, rows, count, active);
-        routing.choose(&mut pool, Isa::detect(), &mut scores.to_vec(), renormalized);
+        let (all, taken) = (count + rule.shared, active + rule.shared);
+        let mut memory = vec![7; Routing::words(rows, all, taken)];
+        let mut routing = Routing::new(&mut memory, rows, all, taken);
+        routing.choose(&mut pool, Isa::detect(), &mut scores.to_vec(), rule);
         routing.sort();
         (
             routing.starts.to_vec(),
@@ -203,6 +275,41 @@ mod tests {
             assert_eq!(starts[4], 4);
             assert!(weights[..2].iter().all(|weight| weight.is_finite()));
             assert!(weights[2..].iter().all(|weight| weight.is_nan()));
+        }
+    }
+
+    /// Choices go by corrected weights, and results by the weights as they are.
+    #[test]
+    fn corrections_choose_and_weigh_nothing() {
+        let rule = Rule {
+            routing: lockstep_types::Routing {
+                weights: RouterWeights::Sigmoid,
+                renormalized: true,
+                factor: 2.5,
+                corrected: true,
+            },
+            correction: Some(&[0.0, -2.0, 0.0, 3.0]),
+            shared: 2,
+        };
+        let sigmoid = |score: f32| 1.0 / (1.0 + (-score).exp());
+        let scores = [0.5, 4.0, 0.25, -3.0, -1.0, 9.0, -1.0, -60.0];
+        let (starts, order, _, weights) = routed_by(&rule, &scores, 4, 2);
+        // Both rows choose the experts 0 and 3, and take the shared experts 4 and 5.
+        assert_eq!(starts, [0, 2, 2, 2, 4, 6, 8]);
+        assert_eq!(order, [0, 1, 0, 1, 0, 1, 0, 1]);
+        for (weights, [first, second]) in weights.chunks(4).zip([[0.5, -3.0], [-1.0, -60.0]]) {
+            let sum = sigmoid(first) + sigmoid(second);
+            let expected = [first, second].map(|score| 2.5 * sigmoid(score) / sum);
+            assert!((weights[0] - expected[0]).abs() < 1e-6, "{weights:?}");
+            assert!((weights[1] - expected[1]).abs() < 1e-6, "{weights:?}");
+            assert_eq!(weights[2..], [1.0; 2]);
+        }
+        // Weights that vanish are still weights.
+        let (.., weights) = routed_by(&rule, &[-1e6; 4], 4, 2);
+        assert_eq!(weights, [1.25, 1.25, 1.0, 1.0]);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let (.., weights) = routed_by(&rule, &[bad, 0.0, 0.0, 0.0], 4, 2);
+            assert!(weights[..2].iter().all(|weight| weight.is_nan()));
         }
     }
 }

@@ -5,7 +5,7 @@ use lockstep_backend::{
     WeightFormat,
 };
 use lockstep_collective::Single;
-use lockstep_types::{Dtype, KvCacheDtype};
+use lockstep_types::{Dtype, KvCacheDtype, Routing};
 
 use super::CpuMemory;
 use crate::{CpuBackend, CpuOptions, Isa};
@@ -269,7 +269,9 @@ fn mix(backend: &mut CpuBackend, rows: usize, shape: &ExpertsShape) {
     };
     let experts = Experts {
         active,
-        renormalized: true,
+        shared: 0,
+        routing: Routing::softmax(true),
+        correction: None,
         gate_up: &matrices[0],
         down: &matrices[1],
     };

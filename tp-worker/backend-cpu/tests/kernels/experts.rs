@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use lockstep_backend::{ExpertSpace, Experts, Holds, Linear, Memory as _, Ops as _, WeightFormat};
 use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuTensor, Isa};
-use lockstep_types::Dtype;
+use lockstep_types::{Dtype, RouterWeights, Routing};
 
 use crate::machine::{Values, backend, bits, matrix_in, tensor, variants};
 
@@ -17,8 +17,11 @@ const OUT: usize = 45;
 const SIZES: [(usize, usize); 4] = [(8, 2), (9, 3), (12, 1), (3, 3)];
 
 struct Case {
+    /// Experts that a row chooses, and those behind them that each row goes through.
     active: usize,
-    renormalized: bool,
+    shared: usize,
+    routing: Routing,
+    correction: Option<Vec<f32>>,
     x: Vec<f32>,
     scores: Vec<f32>,
     gate_up: Vec<CpuMatrix>,
@@ -34,19 +37,31 @@ impl Case {
         rows: usize,
         (count, active): (usize, usize),
     ) -> Self {
+        let shared = rows % 2;
         let mut values = Values::new((rows * 1000 + count * 10 + active) as u64);
         let mut scores = values.floats(rows * count);
         for row in scores.chunks_mut(count).step_by(3) {
             row[0] += 3.0;
             row[active - 1] += 2.0;
         }
+        let correction = (active == 3).then(|| values.floats(count));
         let mut matrices = |rows: usize, cols: usize| -> Vec<_> {
             let matrix = |_| matrix_in(backend, format, &values.floats(rows * cols), cols);
-            (0..count).map(matrix).collect()
+            (0..count + shared).map(matrix).collect()
         };
         Self {
             active,
-            renormalized: count % 2 == 1,
+            shared,
+            routing: Routing {
+                weights: match active % 2 {
+                    0 => RouterWeights::Softmax,
+                    _ => RouterWeights::Sigmoid,
+                },
+                renormalized: count % 2 == 1,
+                factor: [1.0, 1.75][active % 2],
+                corrected: active == 3,
+            },
+            correction,
             gate_up: matrices(2 * COLUMNS, IN),
             down: matrices(OUT, COLUMNS),
             x: values.floats(rows * IN),
@@ -54,8 +69,9 @@ impl Case {
         }
     }
 
+    /// Experts that are chosen from.
     fn count(&self) -> usize {
-        self.gate_up.len()
+        self.gate_up.len() - self.shared
     }
 
     /// Runs the operation over some of the rows.
@@ -64,7 +80,9 @@ impl Case {
         let x = tensor(backend, &self.x[rows.start * IN..rows.end * IN], IN);
         let scores = &self.scores[rows.start * count..rows.end * count];
         let mut scores = tensor(backend, scores, count);
-        let choices = rows.len() * self.active;
+        let choices = rows.len() * (self.active + self.shared);
+        let correction = self.correction.as_ref();
+        let correction = correction.map(|values| backend.load_vector(values).unwrap());
         let mut space = |rows, width| {
             let mut space = backend.tensor(rows, width, Holds::Sum).unwrap();
             space.values_mut().fill(f32::NAN);
@@ -81,7 +99,9 @@ impl Case {
         };
         let experts = Experts {
             active: self.active,
-            renormalized: self.renormalized,
+            shared: self.shared,
+            routing: self.routing,
+            correction: correction.as_ref(),
             gate_up: &self.gate_up,
             down: &self.down,
         };
@@ -94,18 +114,26 @@ impl Case {
     /// Returns the experts of a row by ascending number, each with its weight.
     fn chosen(&self, row: usize) -> Vec<(usize, f64)> {
         let scores = &self.scores[row * self.count()..(row + 1) * self.count()];
-        let powers: Vec<f64> = scores.iter().map(|score| f64::from(*score).exp()).collect();
-        let total: f64 = powers.iter().sum();
-        let mut all: Vec<_> = powers.iter().map(|p| p / total).enumerate().collect();
-        all.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        let power = |score: &f32| f64::from(*score).exp();
+        let total: f64 = scores.iter().map(power).sum();
+        let weights = scores.iter().map(|score| match self.routing.weights {
+            RouterWeights::Softmax => power(score) / total,
+            RouterWeights::Sigmoid => power(score) / (1.0 + power(score)),
+        });
+        let mut all: Vec<_> = weights.enumerate().collect();
+        let correction = |expert: usize| self.correction.as_ref().map_or(0.0, |own| own[expert]);
+        let worth = |(expert, weight): &(usize, f64)| weight + f64::from(correction(*expert));
+        all.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
         all.truncate(self.active);
         all.sort_by_key(|(expert, _)| *expert);
         let sum: f64 = all.iter().map(|(_, weight)| weight).sum();
-        let divisor = if self.renormalized { sum } else { 1.0 };
-        let weighed = all.into_iter();
-        weighed
-            .map(|(expert, weight)| (expert, weight / divisor))
-            .collect()
+        let divisor = if self.routing.renormalized { sum } else { 1.0 };
+        let factor = f64::from(self.routing.factor) / divisor;
+        let chosen = all
+            .into_iter()
+            .map(|(expert, weight)| (expert, weight * factor));
+        let shared = (self.count()..self.gate_up.len()).map(|expert| (expert, 1.0));
+        chosen.chain(shared).collect()
     }
 
     /// Returns a row of the output, from products and activations of one row and expert at a
@@ -213,7 +241,7 @@ fn of_equal_experts_the_lowest_are_chosen() {
         for scores in case.scores.chunks_mut(12) {
             scores[..2].fill(9.0);
         }
-        case.renormalized = true;
+        case.routing.renormalized = true;
         let lowest = case.run(&mut backend, 0..6);
         // A weight is 1/12 where all experts share it, and 1/2 where two of them do.
         for (tied, lowest) in tied.iter().zip(&lowest) {

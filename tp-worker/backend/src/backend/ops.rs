@@ -150,8 +150,9 @@ pub trait Ops: Memory {
     /// Scales logits in place.
     fn scale_logits(&mut self, logits: &mut Self::Tensor, scaling: LogitScaling);
     /// A mixture of experts behind its router, row by row. `scores` `[n, experts]`, whose content
-    /// afterwards is unspecified, become weights by a softmax in f32. The experts of a row are
-    /// those of the [`Experts::active`] largest weights, of equal ones the lower. Then
+    /// afterwards is unspecified, become weights in f32, as [`Experts::routing`] says. The experts
+    /// of a row are those of the [`Experts::active`] largest weights, corrected if there is a
+    /// correction, of equal ones the lower; and the shared ones. Then
     /// `out = Σ weight · down(silu(gate(x)) · up(x))` over these, added by ascending expert.
     ///
     /// Devices of which [`Memory::serves_format`] serves matrices of [`MatrixRole::Router`] have
@@ -165,7 +166,7 @@ pub trait Ops: Memory {
         &mut self,
         x: &Self::Tensor,
         scores: &mut Self::Tensor,
-        w: Experts<'_, Self::Matrix>,
+        w: Experts<'_, Self::Matrix, Self::Vector>,
         space: ExpertSpace<'_, Self::Tensor>,
         out: &mut Self::Tensor,
     ) -> Result<(), BackendError> {

@@ -99,6 +99,21 @@ impl MatrixPart {
         }
     }
 
+    /// Lists the rows `taken` of a tensor `[rows, width]` of projections, and of these the columns
+    /// `columns`. The tensor may have more than two dimensions: the first ones count rows.
+    pub fn stacked(
+        name: String,
+        (rows, taken): (usize, Vec<Range<usize>>),
+        (width, columns): (usize, Range<usize>),
+    ) -> Self {
+        Self {
+            tensors: vec![TensorRows { name, rows, taken }],
+            width,
+            columns,
+            role: MatrixRole::Projection,
+        }
+    }
+
     /// Returns the number of elements on this rank.
     pub fn elements(&self) -> usize {
         taken(&self.tensors) * self.columns.len()

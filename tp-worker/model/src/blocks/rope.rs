@@ -1,6 +1,6 @@
 //! Rotary angles of positions.
 
-use std::f64::consts::PI;
+use std::{f64::consts::PI, iter::repeat_n};
 
 use lockstep_backend::RopeTable;
 use lockstep_types::{AttentionSpec, ModelConfig, QueryScaling, RopeConfig, RopeScaling};
@@ -8,19 +8,23 @@ use lockstep_types::{AttentionSpec, ModelConfig, QueryScaling, RopeConfig, RopeS
 use super::distinct::distinct;
 
 /// Returns cosines and sines for positions `0..positions` (Su et al., arXiv:2104.09864),
-/// computed in f64 and rounded once.
+/// computed in f64 and rounded once. Pairs of columns that are not rotated come last, with the
+/// cosine one.
 pub fn rope_table(rope: &RopeConfig, head_dim: usize, positions: usize) -> RopeTable {
-    let frequencies = inverse_frequencies(rope, head_dim);
-    let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
+    let frequencies = inverse_frequencies(rope, rope.rotated.unwrap_or(head_dim));
     let grown = match rope.scaling {
         RopeScaling::Yarn {
             attention_factor, ..
         } => attention_factor,
         _ => 1.0,
     };
-    let (cos, sin) = angles
-        .map(|angle| ((grown * angle.cos()) as f32, (grown * angle.sin()) as f32))
-        .unzip();
+    let turn = |angle: f64| ((grown * angle.cos()) as f32, (grown * angle.sin()) as f32);
+    let kept = head_dim / 2 - frequencies.len();
+    let rows = (0..positions).flat_map(|position| {
+        let turns = frequencies.iter().map(move |f| turn(position as f64 * f));
+        turns.chain(repeat_n((1.0, 0.0), kept))
+    });
+    let (cos, sin) = rows.unzip();
     RopeTable {
         half: head_dim / 2,
         cos,
@@ -53,14 +57,14 @@ pub(super) fn rope_of(attention: &AttentionSpec) -> (RopeConfig, usize) {
     (attention.rope.clone(), attention.head_dim)
 }
 
-/// Returns the radians per position of each pair, after scaling.
-fn inverse_frequencies(rope: &RopeConfig, head_dim: usize) -> Vec<f64> {
-    (0..head_dim / 2)
+/// Returns the radians per position of each pair of `width` rotated columns, after scaling.
+fn inverse_frequencies(rope: &RopeConfig, width: usize) -> Vec<f64> {
+    (0..width / 2)
         .map(|pair| {
-            let frequency = rope.theta.powf(-2.0 * pair as f64 / head_dim as f64);
+            let frequency = rope.theta.powf(-2.0 * pair as f64 / width as f64);
             match rope.scaling {
                 RopeScaling::Yarn { .. } => {
-                    let kept = kept_by_yarn(rope, head_dim, pair);
+                    let kept = kept_by_yarn(rope, width, pair);
                     (1.0 - kept) * scaled(rope.scaling, frequency) + kept * frequency
                 }
                 scaling => scaled(scaling, frequency),
@@ -71,7 +75,7 @@ fn inverse_frequencies(rope: &RopeConfig, head_dim: usize) -> Vec<f64> {
 
 /// Returns the part of pair `pair` that YaRN does not scale: one for pairs that turn often within
 /// the original length, zero for those that turn seldom, and a ramp between.
-fn kept_by_yarn(rope: &RopeConfig, head_dim: usize, pair: usize) -> f64 {
+fn kept_by_yarn(rope: &RopeConfig, width: usize, pair: usize) -> f64 {
     let RopeScaling::Yarn {
         beta_fast,
         beta_slow,
@@ -85,13 +89,13 @@ fn kept_by_yarn(rope: &RopeConfig, head_dim: usize, pair: usize) -> f64 {
     // The pair that turns so often, as a broken number.
     let pair_of = |turns: f64| {
         let length = original_max_position as f64 / (2.0 * PI * turns);
-        head_dim as f64 * length.ln() / (2.0 * rope.theta.ln())
+        width as f64 * length.ln() / (2.0 * rope.theta.ln())
     };
     let (mut low, mut high) = (pair_of(beta_fast), pair_of(beta_slow));
     if truncate {
         (low, high) = (low.floor(), high.ceil());
     }
-    let (low, mut high) = (low.max(0.0), high.min(head_dim as f64 - 1.0));
+    let (low, mut high) = (low.max(0.0), high.min(width as f64 - 1.0));
     if low == high {
         high += 0.001;
     }

@@ -89,12 +89,14 @@ fn splits_and_devices_have_the_same_random_weights() {
 /// Experts too have the same random weights on every split.
 #[test]
 fn splits_have_the_same_random_experts() {
-    let (model, _folder) = untrained("qwen3_moe");
-    let expected = logits(&model, &cpu(), feed(1), &texts());
-    for tp_size in [2, 4] {
-        let found = logits(&model, &cpu(), feed(tp_size), &texts());
-        let apart = distance(&found, &expected);
-        assert!(apart <= F32_TOLERANCE, "{tp_size} ranks: {apart}");
+    for name in ["qwen3_moe", "glm4_moe", "granite_moe"] {
+        let (model, _folder) = untrained(name);
+        let expected = logits(&model, &cpu(), feed(1), &texts());
+        for tp_size in [2, 4] {
+            let found = logits(&model, &cpu(), feed(tp_size), &texts());
+            let apart = distance(&found, &expected);
+            assert!(apart <= F32_TOLERANCE, "{name}, {tp_size} ranks: {apart}");
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Goldens find a wrong fact: each mechanism of a family, left out, moves logits far beyond noise.
 
 use lockstep_types::{
-    Activation, Dtype, KvCacheDtype, Mlp, ModelConfig, NormKind, RopeConfig, RopeScaling,
+    Activation, Dtype, ExpertsSpec, KvCacheDtype, Mlp, ModelConfig, NormKind, RopeConfig,
+    RopeScaling, RouterWeights,
 };
 
 use super::{F32_TOLERANCE, cases, cpu, max_error};
@@ -10,7 +11,7 @@ use crate::driver::{Feed, logits};
 /// A fixture, the mechanism that is left out, and the way to leave it out.
 type Fault = (&'static str, &'static str, fn(&mut ModelConfig));
 
-const FAULTS: [Fault; 16] = [
+const FAULTS: [Fault; 22] = [
     ("granite", "embedding's factor", |model| {
         model.multipliers.embedding = 1.0;
     }),
@@ -60,10 +61,39 @@ const FAULTS: [Fault; 16] = [
     }),
     ("gemma3", "GELU", silu),
     ("starcoder2", "GELU", silu),
+    ("glm4_moe", "rotation of a part", |model| {
+        each(model, |layer| layer.rope.rotated = None);
+    }),
+    ("glm4_moe", "shared expert", |model| {
+        mixtures(model, |experts| experts.shared = None);
+    }),
+    ("glm4_moe", "factor of weights", |model| {
+        mixtures(model, |experts| experts.routing.factor = 1.0);
+    }),
+    ("glm4_moe", "correction of choices", |model| {
+        mixtures(model, |experts| experts.routing.corrected = false);
+    }),
+    ("minimax_m2", "weights by sigmoids", |model| {
+        mixtures(model, |experts| {
+            experts.routing.weights = RouterWeights::Softmax;
+        });
+    }),
+    ("minimax_m2", "sum of weights", |model| {
+        mixtures(model, |experts| experts.routing.renormalized = false);
+    }),
     ("ministral3", "growth of queries", |model| {
         each(model, |layer| layer.rope.query_scaling = None);
     }),
 ];
+
+/// Changes each mixture of experts.
+fn mixtures(model: &mut ModelConfig, change: impl Fn(&mut ExpertsSpec)) {
+    for layer in &mut model.layers {
+        if let Mlp::Experts(experts) = &mut layer.mlp {
+            change(experts);
+        }
+    }
+}
 
 /// Changes the attention of each layer.
 fn each(model: &mut ModelConfig, change: impl Fn(&mut lockstep_types::AttentionSpec)) {

@@ -368,12 +368,13 @@ impl Ops for Naive {
         &mut self,
         x: &Tensor,
         scores: &mut Tensor,
-        w: Experts<'_, Tensor>,
+        w: Experts<'_, Tensor, Vec<f32>>,
         space: ExpertSpace<'_, Tensor>,
         out: &mut Tensor,
     ) -> Result<(), BackendError> {
-        let choices = x.rows * w.active;
-        assert_eq!((x.rows, w.gate_up.len()), (scores.rows, scores.width));
+        let choices = x.rows * w.taken();
+        let scored = w.gate_up.len() - w.shared;
+        assert_eq!((x.rows, scored), (scores.rows, scores.width));
         for sums in [&*scores, &*space.gate_up, &*space.products, &*out] {
             sums.holds(SUM);
         }
@@ -385,7 +386,10 @@ impl Ops for Naive {
         self.activated += x.rows;
         for row in 0..x.rows {
             out.row_mut(row).fill(0.0);
-            for (expert, weight) in chosen(scores.row(row), w.active, w.renormalized) {
+            let correction = w.correction.map(Vec::as_slice);
+            let chosen = chosen(scores.row(row), w.active, w.routing, correction);
+            let shared = (scored..w.gate_up.len()).map(|expert| (expert, 1.0));
+            for (expert, weight) in chosen.into_iter().chain(shared) {
                 let (gate_up, down) = (&w.gate_up[expert], &w.down[expert]);
                 let m = down.width;
                 let product = |column| dot(x.row(row), gate_up.row(column));

@@ -249,7 +249,7 @@ impl Ops for Counting {
         &mut self,
         x: &Tensor,
         scores: &mut Tensor,
-        w: Experts<'_, Matrix>,
+        w: Experts<'_, Matrix, Vector>,
         space: ExpertSpace<'_, Tensor>,
         out: &mut Tensor,
     ) -> Result<(), BackendError> {

@@ -177,7 +177,7 @@ impl Attention<Listed> {
             scale: _,
             softcap: _,
             window: _,
-            rope: _,
+            ref rope,
             qk_norm,
             qkv_bias,
             output_bias,
@@ -185,25 +185,31 @@ impl Attention<Listed> {
         } = attention;
         let heads = shard.heads(attention);
         let (queries, kv) = (query_heads * dim, kv_heads * dim);
-        let keys = heads.kv.iter().map(|head| head * dim..(head + 1) * dim);
-        let keys: Vec<_> = keys.collect();
+        let of_head = |head: usize| head * dim..(head + 1) * dim;
+        let values: Vec<_> = heads.kv.iter().copied().map(of_head).collect();
+        let paired = |head: usize| pairs(rope.rotated.unwrap_or(dim), of_head(head));
+        let keys: Vec<_> = heads.kv.iter().copied().flat_map(paired).collect();
+        let rotated = match rope.rotated {
+            None => vec![scaled(&heads.queries, dim)],
+            Some(_) => heads.queries.clone().flat_map(paired).collect(),
+        };
         let heads = scaled(&heads.queries, dim);
         let shape = Self::shape(attention, shard);
         let norm = |name: &str, width: usize, taken: &[Range<usize>]| {
             let name = place.name(name);
             match qk_norm {
                 QkNorm::None => None,
-                QkNorm::PerHead => Some((dim, vec![Range { start: 0, end: dim }])),
+                QkNorm::PerHead => Some((dim, paired(0))),
                 QkNorm::Whole => Some((width, taken.to_vec())),
             }
             .map(|(len, taken)| VectorPart::norm(&name, model.norm, len, taken))
         };
-        let q_norm = norm(&names.query_norm, queries, std::slice::from_ref(&heads));
+        let q_norm = norm(&names.query_norm, queries, &rotated);
         let k_norm = norm(&names.key_norm, kv, &keys);
         let qkv = [
-            (&names.query, queries, vec![heads.clone()]),
-            (&names.key, kv, keys.clone()),
-            (&names.value, kv, keys),
+            (&names.query, queries, rotated),
+            (&names.key, kv, keys),
+            (&names.value, kv, values),
         ];
         let qkv = qkv.map(|(name, rows, taken)| Fused {
             name: place.name(name),
@@ -363,6 +369,25 @@ impl<B: Backend> Attention<B> {
         backend.whole_norm(qkv, &self.shape, squares, &norms);
         Ok(())
     }
+}
+
+/// Returns the order in which the columns of a head are read, so that the halves of the head hold
+/// pairs: first those of the `rotated` columns, which are pairs of their own halves, then others
+/// that stay. The order changes no score, as queries and keys share it. Example: of columns `0..8`
+/// four are rotated, 0 with 2 and 1 with 3; the order is 0, 1, 4, 5 and 2, 3, 6, 7.
+fn pairs(rotated: usize, head: Range<usize>) -> Vec<Range<usize>> {
+    let (first, end) = (head.start, head.end);
+    let (half, behind) = (rotated / 2, first + rotated);
+    if behind >= end {
+        return vec![head];
+    }
+    let middle = behind + (end - behind) / 2;
+    vec![
+        first..first + half,
+        behind..middle,
+        first + half..behind,
+        middle..end,
+    ]
 }
 
 fn scaled(range: &Range<usize>, by: usize) -> Range<usize> {

@@ -4,11 +4,13 @@
 //! Ranks split each expert by its columns, as they split a gated MLP. Every rank has the whole
 //! router, so all ranks choose alike.
 
+use std::ops::Range;
+
 use lockstep_backend::{
     self as backend, Axis, Backend, BackendError, BlockEnd, ExpertSpace, ExpertsShape, Holds,
     MatrixRole, MatrixShape, Scatter, WeightFormat,
 };
-use lockstep_types::{ExpertsSpec, Quantization};
+use lockstep_types::{ExpertTensors, ExpertsSpec, GatedMlpNames, Quantization, Routing};
 
 use crate::{
     Shard,
@@ -17,7 +19,7 @@ use crate::{
         allocate::Allocate,
         distinct::place_of,
         linear::Fused,
-        parts::{Convert, Form, Listed, MatrixPart, Tensors},
+        parts::{Convert, Form, Listed, MatrixPart, Tensors, VectorPart},
     },
     split::crossing::Crossing,
 };
@@ -26,13 +28,17 @@ use crate::{
 pub(crate) struct Experts<F: Form> {
     /// Index of the layer's buffers, one for each of [`ExpertSizes`].
     pub buffers: usize,
-    /// Number of experts that a position goes through.
+    /// Number of experts that are chosen for a position.
     pub active: usize,
-    /// True if the weights of a position's experts are divided by their sum.
-    pub renormalized: bool,
+    /// Number of experts that the shared one is made of.
+    pub shared: usize,
+    /// Rule by which they are chosen and weighed.
+    pub routing: Routing,
     /// Router, whole on every rank, `[experts, hidden]`.
     pub router: F::Matrix,
-    /// Gate rows, then up rows of each expert.
+    /// Values `[experts]` that are added for the choice; `None` if choices go by the weights.
+    pub correction: Option<F::Vector>,
+    /// Gate rows, then up rows of each expert. The last ones are those of the shared expert.
     pub gate_up: Vec<F::Matrix>,
     /// Projection of each expert back to the residual stream.
     pub down: Vec<F::Matrix>,
@@ -42,23 +48,27 @@ pub(crate) struct Experts<F: Form> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExpertSizes {
     hidden: usize,
+    /// Experts that the router scores, and that it chooses.
     count: usize,
     active: usize,
+    /// Experts of the shared one.
+    shared: usize,
     /// Columns of this rank between the projections of one expert.
     columns: usize,
 }
 
 /// Activations of a mixture of experts, allocated once. `a` is the number of rows of all DP
-/// ranks, and `m` the number of this rank's columns.
+/// ranks, `m` the number of this rank's columns, and `t` the number of experts that a position goes
+/// through.
 pub(crate) struct ExpertBuffers<T> {
-    active: usize,
+    taken: usize,
     /// Scores of the experts, `[a, experts]`.
     scores: T,
-    /// Gate and up projections, `[a·active, 2·m]`.
+    /// Gate and up projections, `[a·t, 2·m]`.
     gate_up: T,
-    /// Product of the activated gate and up, `[a·active, m]`.
+    /// Product of the activated gate and up, `[a·t, m]`.
     activated: T,
-    /// Results of the experts, `[a·active, hidden]`.
+    /// Results of the experts, `[a·t, hidden]`.
     products: T,
 }
 
@@ -69,6 +79,7 @@ impl ExpertSizes {
             hidden,
             count: spec.count,
             active: spec.active,
+            shared: spec.shared_count(),
             columns: shard.mlp(spec.width).len(),
         }
     }
@@ -82,8 +93,8 @@ impl ExpertSizes {
             format: WeightFormat::of(quantization, MatrixRole::Projection),
         };
         ExpertsShape {
-            count: self.count,
-            active: self.active,
+            count: self.count + self.shared,
+            active: self.active + self.shared,
             gate_up: matrix(2 * self.columns, self.hidden),
             down: matrix(self.hidden, self.columns),
         }
@@ -105,11 +116,13 @@ impl<T> ExpertBuffers<T> {
             hidden,
             count,
             active,
+            shared,
             columns,
         } = *sizes;
-        let choices = rows.saturating_mul(active);
+        let taken = active + shared;
+        let choices = rows.saturating_mul(taken);
         Ok(Self {
-            active,
+            taken,
             scores: device.activations(rows, count, Holds::Sum)?,
             gate_up: device.activations(choices, 2 * columns, Holds::Sum)?,
             activated: device.activations(choices, columns, Holds::Operand)?,
@@ -121,7 +134,7 @@ impl<T> ExpertBuffers<T> {
     pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         backend.set_rows(&mut self.scores, rows);
         for choices in [&mut self.gate_up, &mut self.activated, &mut self.products] {
-            backend.set_rows(choices, rows * self.active);
+            backend.set_rows(choices, rows * self.taken);
         }
     }
 }
@@ -135,31 +148,51 @@ impl Experts<Listed> {
             count,
             active,
             width,
-            renormalized,
+            routing,
+            ref shared,
             ref names,
         } = spec;
-        let (hidden, columns) = (model.hidden_size, shard.mlp(width));
-        let named =
-            |expert: usize, name: &str| place.name(&format!("{}.{expert}.{name}", names.experts));
-        let gate_up = |expert: usize| {
-            let parts = [&names.expert.gate, &names.expert.up].map(|name| Fused {
-                name: named(expert, name),
-                rows: width,
-                taken: vec![columns.clone()],
-            });
-            Linear::of_outputs(&parts, hidden, false).weight
+        let columns = shard.mlp(width);
+        let of_one = Matrices {
+            hidden: model.hidden_size,
+            width,
+            columns: columns.clone(),
         };
-        let down = |expert: usize| {
-            let name = named(expert, &names.expert.down);
-            Linear::of_inputs(&name, hidden, width, columns.clone(), false).weight
-        };
+        let mut gate_up = Vec::with_capacity(spec.total());
+        let mut down = Vec::with_capacity(spec.total());
+        for expert in 0..count {
+            let (both, back) = match &names.experts {
+                ExpertTensors::Single {
+                    prefix,
+                    expert: own,
+                } => {
+                    let named = |name: &str| place.name(&format!("{prefix}.{expert}.{name}"));
+                    of_one.part_of(1, 0, own, named)
+                }
+                ExpertTensors::Stacked { gate_up, down } => {
+                    let tensors = [gate_up, down].map(|name| place.name(name));
+                    of_one.stacked(count, expert, tensors)
+                }
+            };
+            gate_up.push(both);
+            down.push(back);
+        }
+        let parts = spec.shared_count();
+        for (part, shared) in (0..parts).filter_map(|part| Some((part, shared.as_ref()?))) {
+            let (both, back) = of_one.part_of(parts, part, &shared.names, |name| place.name(name));
+            gate_up.push(both);
+            down.push(back);
+        }
+        let correction = || VectorPart::whole(place.name(&names.correction), count);
         Self {
-            buffers: place_of(variants, &ExpertSizes::of(spec, hidden, shard)),
+            buffers: place_of(variants, &ExpertSizes::of(spec, model.hidden_size, shard)),
             active,
-            renormalized,
-            router: MatrixPart::router(&place.name(&names.router), count, hidden),
-            gate_up: (0..count).map(gate_up).collect(),
-            down: (0..count).map(down).collect(),
+            shared: parts,
+            routing,
+            router: MatrixPart::router(&place.name(&names.router), count, model.hidden_size),
+            correction: routing.corrected.then(correction),
+            gate_up,
+            down,
         }
     }
 
@@ -167,7 +200,67 @@ impl Experts<Listed> {
     pub fn products(&self) -> usize {
         let experts = self.gate_up.iter().chain(&self.down);
         let elements: usize = experts.map(MatrixPart::elements).sum();
-        elements / self.gate_up.len().max(1) * self.active + self.router.elements()
+        let taken = self.active + self.shared;
+        elements / self.gate_up.len().max(1) * taken + self.router.elements()
+    }
+}
+
+/// Sizes of the matrices of one expert.
+struct Matrices {
+    hidden: usize,
+    /// Columns between the projections, of all ranks and of this one.
+    width: usize,
+    columns: Range<usize>,
+}
+
+impl Matrices {
+    /// Lists the tensors of one of `parts` experts whose matrices lie together, in the tensors of
+    /// one gated MLP with the names `names`.
+    fn part_of(
+        &self,
+        parts: usize,
+        part: usize,
+        names: &GatedMlpNames,
+        named: impl Fn(&str) -> String,
+    ) -> (MatrixPart, MatrixPart) {
+        let first = part * self.width;
+        let columns = first + self.columns.start..first + self.columns.end;
+        let gate_up = [&names.gate, &names.up].map(|name| Fused {
+            name: named(name),
+            rows: parts * self.width,
+            taken: vec![columns.clone()],
+        });
+        let width = parts * self.width;
+        let down = Linear::of_inputs(&named(&names.down), self.hidden, width, columns, false);
+        (
+            Linear::of_outputs(&gate_up, self.hidden, false).weight,
+            down.weight,
+        )
+    }
+
+    /// Lists the matrices of expert `expert` of `count` whose tensors are stacked, gates and ups
+    /// first.
+    fn stacked(
+        &self,
+        count: usize,
+        expert: usize,
+        [gate_up, down]: [String; 2],
+    ) -> (MatrixPart, MatrixPart) {
+        let (first, columns) = (expert * 2 * self.width, &self.columns);
+        let rows = |first: usize| first + columns.start..first + columns.end;
+        let taken = vec![rows(first), rows(first + self.width)];
+        let gate_up = MatrixPart::stacked(
+            gate_up,
+            (count * 2 * self.width, taken),
+            (self.hidden, 0..self.hidden),
+        );
+        let taken = expert * self.hidden..(expert + 1) * self.hidden;
+        let down = MatrixPart::stacked(
+            down,
+            (count * self.hidden, vec![taken]),
+            (self.width, columns.clone()),
+        );
+        (gate_up, down)
     }
 }
 
@@ -177,6 +270,7 @@ impl<F: Form> Tensors<F> for Experts<F> {
     /// Converts the experts one after the other, as they lie in files.
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Experts<C::To>, C::Error> {
         let router = to.matrix(&self.router)?;
+        let correction = to.optional(self.correction.as_ref())?;
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
         for (both, back) in self.gate_up.iter().zip(&self.down) {
             gate_up.push(to.matrix(both)?);
@@ -185,8 +279,10 @@ impl<F: Form> Tensors<F> for Experts<F> {
         Ok(Experts {
             buffers: self.buffers,
             active: self.active,
-            renormalized: self.renormalized,
+            shared: self.shared,
+            routing: self.routing,
             router,
+            correction,
             gate_up,
             down,
         })
@@ -248,7 +344,7 @@ impl<B: Backend> Experts<B> {
         out: &mut B::Tensor,
     ) -> Result<(), BackendError> {
         let ExpertBuffers {
-            active: _,
+            taken: _,
             scores,
             gate_up,
             activated,
@@ -257,7 +353,9 @@ impl<B: Backend> Experts<B> {
         backend.matmul(input, backend::Linear::unbiased(&self.router), scores);
         let experts = backend::Experts {
             active: self.active,
-            renormalized: self.renormalized,
+            shared: self.shared,
+            routing: self.routing,
+            correction: self.correction.as_ref(),
             gate_up: &self.gate_up,
             down: &self.down,
         };

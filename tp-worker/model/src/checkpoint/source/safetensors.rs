@@ -92,7 +92,7 @@ impl Safetensors {
                 expected: expected.to_vec(),
             })?;
         let mapped = &self.files[entry.file];
-        if entry.shape != expected {
+        if !has_shape(&entry.shape, expected) {
             return Err(ModelError::WrongShape {
                 file: mapped.path().to_owned(),
                 tensor: name.to_owned(),
@@ -177,6 +177,21 @@ impl Safetensors {
         self.files.push(mapped);
         Ok(())
     }
+}
+
+/// Returns true if a tensor of the shape `found` can be read as one of the shape `expected`: it has
+/// that shape, or its first dimensions together are the rows of a matrix.
+fn has_shape(found: &[usize], expected: &[usize]) -> bool {
+    let stacked = match (found, expected) {
+        ([first @ .., width], [rows, cols]) if first.len() > 1 => {
+            let product = first
+                .iter()
+                .try_fold(1usize, |all, own| all.checked_mul(*own));
+            width == cols && product == Some(*rows)
+        }
+        _ => false,
+    };
+    stacked || found == expected
 }
 
 impl Source for Safetensors {

@@ -5,10 +5,10 @@ use lockstep_backend::{
 };
 use lockstep_types::{
     Activation, Architecture, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig,
-    DraftKind, DraftKv, DraftModel, Dtype, EngineShape, ExpertsNames, ExpertsSpec, GatedMlpNames,
-    GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat, Mixer, Mlp, ModelConfig, Multipliers,
-    NormKind, Norms, QkNorm, Quantization, RankMemory, SpeculationConfig, StepLimits, TensorNames,
-    Verification,
+    DraftKind, DraftKv, DraftModel, Dtype, EngineShape, ExpertTensors, ExpertsNames, ExpertsSpec,
+    GatedMlpNames, GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat, Mixer, Mlp, ModelConfig,
+    Multipliers, NormKind, Norms, QkNorm, Quantization, RankMemory, Routing, SpeculationConfig,
+    StepLimits, TensorNames, Verification,
 };
 
 use super::rank_memory;
@@ -243,11 +243,15 @@ fn a_mixture_takes_all_of_its_experts() {
         count: 5,
         active: 2,
         width: 32,
-        renormalized: true,
+        routing: Routing::softmax(true),
+        shared: None,
         names: ExpertsNames {
             router: "router".into(),
-            experts: "experts".into(),
-            expert: GatedMlpNames::default(),
+            correction: String::new(),
+            experts: ExpertTensors::Single {
+                prefix: "experts".into(),
+                expert: GatedMlpNames::default(),
+            },
         },
     });
     let memory = |ranks, rank| memory(&mixed, &SpeculationConfig::none(), ranks, rank);

@@ -1,7 +1,7 @@
 //! Plain arithmetic of the naive backend.
 
 use lockstep_backend::{CheckpointDtype, Row};
-use lockstep_types::Activation;
+use lockstep_types::{Activation, RouterWeights, Routing};
 
 pub fn element(bytes: &[u8], dtype: CheckpointDtype, at: usize) -> f32 {
     match dtype {
@@ -42,20 +42,30 @@ pub fn activated(activation: Activation, x: f32) -> f32 {
     }
 }
 
-/// Returns the experts of a row by ascending number, each with its weight.
-pub fn chosen(scores: &[f32], active: usize, renormalized: bool) -> Vec<(usize, f32)> {
+/// Returns the chosen experts of a row by ascending number, each with its weight.
+pub fn chosen(
+    scores: &[f32],
+    active: usize,
+    routing: Routing,
+    correction: Option<&[f32]>,
+) -> Vec<(usize, f32)> {
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let powers: Vec<f32> = scores.iter().map(|score| (score - max).exp()).collect();
-    let total: f32 = powers.iter().sum();
-    let weights = powers.iter().map(|power| power / total);
+    let total: f32 = scores.iter().map(|score| (score - max).exp()).sum();
+    let weights = scores.iter().map(|score| match routing.weights {
+        RouterWeights::Softmax => (score - max).exp() / total,
+        RouterWeights::Sigmoid => 1.0 / (1.0 + (-score).exp()),
+    });
     let mut all: Vec<_> = weights.enumerate().collect();
+    let worth =
+        |(expert, weight): &(usize, f32)| weight + correction.map_or(0.0, |own| own[*expert]);
     // The sort is stable: of equal weights, lower numbers stay in front.
-    all.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    all.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
     all.truncate(active);
     all.sort_by_key(|(expert, _)| *expert);
     let sum: f32 = all.iter().map(|(_, weight)| weight).sum();
-    let divisor = if renormalized { sum } else { 1.0 };
-    all.iter_mut().for_each(|(_, weight)| *weight /= divisor);
+    let divisor = if routing.renormalized { sum } else { 1.0 };
+    all.iter_mut()
+        .for_each(|(_, weight)| *weight = *weight / divisor * routing.factor);
     all
 }
 

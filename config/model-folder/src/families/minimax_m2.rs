@@ -1,0 +1,48 @@
+//! MiniMax-M2: norms over all heads of q and of k, half of each head rotated, experts that are
+//! chosen by corrected weights.
+
+use lockstep_types::{ExpertsNames, Mlp, QkNorm, RouterWeights, Routing, TensorNames};
+use serde_json::json;
+
+use super::{Family, Traits, dense::Dense, experts};
+
+pub(super) const FAMILY: Family = Family {
+    class_name: "MiniMaxM2ForCausalLM",
+    model_type: "minimax_m2",
+    class: || {
+        json!({
+            "vocab_size": 200_064,
+            "hidden_size": 3072,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 62,
+            "num_attention_heads": 48,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 196_608,
+            "rope_theta": 5e6,
+            "num_experts_per_tok": 8,
+            "num_local_experts": 256,
+        })
+    },
+    names: TensorNames::default,
+    traits: Traits::LLAMA,
+    layers: |config| {
+        let routing = Routing {
+            weights: RouterWeights::Sigmoid,
+            renormalized: true,
+            factor: 1.0,
+            corrected: true,
+        };
+        let counts = ["num_local_experts", "num_experts"];
+        let names = ExpertsNames::of_sparse_block();
+        let experts = experts::read(config, &counts, "intermediate_size", routing, names)?;
+        MINIMAX_M2.layers_with(config, |_| Mlp::Experts(experts.clone()))
+    },
+};
+
+const MINIMAX_M2: Dense = Dense {
+    qk_norm: QkNorm::Whole,
+    partly_rotated: true,
+    no_bias: &["attention_bias", "mlp_bias"],
+    ..Dense::LLAMA
+};
