@@ -6,13 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use llguidance::{JsonCompileOptions, api::TopLevelGrammar};
-use lockstep_types::constraint::{Constraint, ConstraintKind, Whitespace};
+use llguidance::api::TopLevelGrammar;
+use lockstep_text::lark::one_of;
+use lockstep_types::constraint::{Constraint, ConstraintKind};
 
-use crate::{Cancel, ConstraintError, Matcher, Vocabulary, bounds, mark::Mark, marks::Marks, walk};
-
-/// One space, or a line break and up to 32 blanks.
-const BOUNDED: &str = r"(\x20|\n[\x20\t]{0,32})";
+use crate::{
+    Cancel, ConstraintError, Matcher, Vocabulary, bounds, json::json_options, mark::Mark,
+    marks::Marks, tags, walk,
+};
 
 /// Longest time for a constraint to be compiled where it is checked, so that the steps of a lead,
 /// which compiles it again, do not wait for it long.
@@ -60,7 +61,7 @@ impl Compiled {
         walks: bool,
     ) -> Result<Self, ConstraintError> {
         let begun = Instant::now();
-        let grammar = grammar(constraint)?;
+        let grammar = grammar(constraint, vocabulary)?;
         let parser = vocabulary.factory().create_parser(grammar);
         let parser =
             parser.map_err(|error| ConstraintError::told(constraint.kind, &error.to_string()))?;
@@ -114,12 +115,15 @@ impl Compiled {
     }
 }
 
-fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, ConstraintError> {
+fn grammar(
+    constraint: &Constraint,
+    vocabulary: &Vocabulary,
+) -> Result<TopLevelGrammar, ConstraintError> {
     bounds::length(&constraint.text)?;
     Ok(match constraint.kind {
         ConstraintKind::JsonSchema => {
             let mut schema = bounds::schema(&constraint.text)?;
-            options(constraint.whitespace).apply_to(&mut schema);
+            json_options(constraint.whitespace).apply_to(&mut schema);
             TopLevelGrammar::from_json_schema(schema)
         }
         ConstraintKind::Regex => {
@@ -131,8 +135,12 @@ fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, ConstraintError> 
         }
         ConstraintKind::Choice => TopLevelGrammar::from_regex(&choice(&constraint.text)?),
         ConstraintKind::Lark => {
-            let options = options(constraint.whitespace);
+            let options = json_options(constraint.whitespace);
             let grammar = bounds::lark(&constraint.text, |schema| options.apply_to(schema))?;
+            TopLevelGrammar::from_lark(grammar)
+        }
+        ConstraintKind::StructuralTag => {
+            let grammar = tags::lark(&constraint.text, constraint.whitespace, vocabulary)?;
             TopLevelGrammar::from_lark(grammar)
         }
     })
@@ -142,8 +150,8 @@ fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, ConstraintError> 
 /// list of choices.
 ///
 /// # Errors
-/// [`ConstraintError`] for a text that is none, and for a grammar, whose rules may have the names
-/// of others.
+/// [`ConstraintError`] for a text that is none, and for a grammar or a structural tag, whose rules
+/// may have the names of others.
 pub fn expression(kind: ConstraintKind, text: &str) -> Result<String, ConstraintError> {
     bounds::length(text)?;
     Ok(match kind {
@@ -154,7 +162,7 @@ pub fn expression(kind: ConstraintKind, text: &str) -> Result<String, Constraint
             format!("/{}/", llguidance::regex_to_lark(pattern, "dw"))
         }
         ConstraintKind::Choice => format!("/{}/", choice(text)?),
-        ConstraintKind::Lark => {
+        ConstraintKind::Lark | ConstraintKind::StructuralTag => {
             return Err(ConstraintError::refused(
                 "a grammar can't be a part of another one",
             ));
@@ -171,18 +179,6 @@ pub fn check_schema(text: &str) -> Result<(), ConstraintError> {
     bounds::schema(text).map(|_| ())
 }
 
-fn options(whitespace: Whitespace) -> JsonCompileOptions {
-    let pattern = match whitespace {
-        Whitespace::Bounded => Some(BOUNDED.to_owned()),
-        Whitespace::Compact => None,
-    };
-    JsonCompileOptions {
-        whitespace_flexible: false,
-        whitespace_pattern: pattern,
-        ..JsonCompileOptions::default()
-    }
-}
-
 /// Returns the expression that matches each of a JSON array's texts.
 fn choice(text: &str) -> Result<String, ConstraintError> {
     let choices: Vec<String> = serde_json::from_str(text)
@@ -193,12 +189,5 @@ fn choice(text: &str) -> Result<String, ConstraintError> {
         ));
     }
     bounds::values(choices.len())?;
-    let escaped = choices.iter().map(|choice| {
-        let chars = choice.chars().map(|c| match c {
-            c if c.is_ascii_alphanumeric() => c.to_string(),
-            c => format!("\\x{{{:x}}}", u32::from(c)),
-        });
-        chars.collect::<String>()
-    });
-    Ok(format!("({})", escaped.collect::<Vec<_>>().join("|")))
+    Ok(one_of(choices.iter().map(String::as_str)))
 }

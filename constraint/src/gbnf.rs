@@ -8,6 +8,7 @@ mod parse;
 
 use std::collections::BTreeMap;
 
+use lockstep_text::lark::regex_of;
 use lockstep_types::constraint::CONSTRAINT_BYTES;
 
 use crate::{ConstraintError, bounds};
@@ -30,34 +31,81 @@ const DEEPEST: usize = 256;
 pub fn lark(text: &str) -> Result<String, ConstraintError> {
     bounds::length(text)?;
     if !bounds::is_gbnf(text) {
-        return Ok(text.to_owned());
+        return match assignment(text) {
+            None => Ok(text.to_owned()),
+            Some((line, sign)) => Err(ConstraintError::refused(format!(
+                "line {line}: rules are written with '::=' in EBNF and with ':' in Lark, not with \
+                 '{sign}'"
+            ))),
+        };
     }
-    let grammar = parse::parse(text)
-        .map_err(|(line, problem)| ConstraintError::refused(format!("line {line}: {problem}")))?;
-    if !grammar.rules.contains_key(ROOT) {
-        return Err(ConstraintError::refused("it has no rule 'root'"));
-    }
-    let mut writer = Writer {
-        grammar: &grammar,
-        names: BTreeMap::new(),
-        unwritten: Vec::new(),
-        regular: BTreeMap::new(),
-        rules: String::new(),
-        copied: 0,
-        depth: 0,
-    };
+    let grammar = parsed(text)?;
+    let mut writer = Writer::new(&grammar, "");
     let start = match writer.regex_of(ROOT)? {
         Some(regex) => writer.terminal(&regex)?,
         None => writer.name(ROOT),
     };
-    while let Some((rule, name)) = writer.unwritten.pop() {
-        let body = writer.node(&grammar.rules[&rule])?;
-        writer.check_size(body.len())?;
-        writer.rules.push_str(&format!("{name}: {body}\n"));
-    }
+    writer.write_rules()?;
     writer.rules.insert_str(0, &format!("start: {start}\n"));
     writer.check_size(0)?;
     Ok(writer.rules)
+}
+
+/// A grammar as a part of another one in Lark.
+pub(crate) enum Part {
+    /// A regular expression, for use between slashes.
+    Regex(String),
+    /// An expression, and the rules that it needs.
+    Rules { start: String, rules: String },
+}
+
+/// Returns a grammar in GBNF or EBNF as a part of another one. `prefix` keeps the names of its
+/// rules apart from others.
+///
+/// # Errors
+/// As [`lark`]; for a grammar in Lark too.
+pub(crate) fn part(text: &str, prefix: &str) -> Result<Part, ConstraintError> {
+    bounds::length(text)?;
+    if !bounds::is_gbnf(text) {
+        return Err(ConstraintError::refused(
+            "it must be in EBNF, with '::=' and a rule 'root'",
+        ));
+    }
+    let grammar = parsed(text)?;
+    let mut writer = Writer::new(&grammar, prefix);
+    if let Some(regex) = writer.regex_of(ROOT)? {
+        return Ok(Part::Regex(regex));
+    }
+    let start = writer.name(ROOT);
+    writer.write_rules()?;
+    writer.check_size(0)?;
+    let rules = writer.rules;
+    Ok(Part::Rules { start, rules })
+}
+
+/// Returns the first line, from 1, that begins like a rule in a notation that is neither EBNF nor
+/// Lark, and its sign.
+fn assignment(text: &str) -> Option<(usize, &'static str)> {
+    let sign = |line: &str| {
+        let rule = line.trim_start();
+        let rule = rule.trim_start_matches(['<', '?', '!']);
+        let behind = rule.trim_start_matches(|c: char| c.is_alphanumeric() || "_-.>".contains(c));
+        let is_named = behind.len() < rule.len();
+        let behind = behind.trim_start();
+        let mut signs = [":=", "="].into_iter();
+        signs.find(|sign| is_named && behind.starts_with(sign))
+    };
+    let mut lines = (1..).zip(text.lines());
+    lines.find_map(|(number, line)| Some((number, sign(line)?)))
+}
+
+fn parsed(text: &str) -> Result<Grammar, ConstraintError> {
+    let grammar = parse::parse(text)
+        .map_err(|(line, problem)| ConstraintError::refused(format!("line {line}: {problem}")))?;
+    match grammar.rules.contains_key(ROOT) {
+        true => Ok(grammar),
+        false => Err(ConstraintError::refused("it has no rule 'root'")),
+    }
 }
 
 /// The form of a rule that is a terminal.
@@ -71,6 +119,8 @@ enum Regular {
 
 struct Writer<'a> {
     grammar: &'a Grammar,
+    /// First letters of all names in Lark, behind the one that tells their kind.
+    prefix: &'a str,
     /// Lark's name of each rule that is used.
     names: BTreeMap<String, String>,
     /// Rules that are used and not yet written, with their names.
@@ -81,13 +131,37 @@ struct Writer<'a> {
     depth: usize,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    fn new(grammar: &'a Grammar, prefix: &'a str) -> Self {
+        Self {
+            grammar,
+            prefix,
+            names: BTreeMap::new(),
+            unwritten: Vec::new(),
+            regular: BTreeMap::new(),
+            rules: String::new(),
+            copied: 0,
+            depth: 0,
+        }
+    }
+
+    /// Writes all rules that are used.
+    fn write_rules(&mut self) -> Result<(), ConstraintError> {
+        let grammar = self.grammar;
+        while let Some((rule, name)) = self.unwritten.pop() {
+            let body = self.node(&grammar.rules[&rule])?;
+            self.check_size(body.len())?;
+            self.rules.push_str(&format!("{name}: {body}\n"));
+        }
+        Ok(())
+    }
+
     /// Returns a rule's name in Lark.
     fn name(&mut self, rule: &str) -> String {
         if let Some(name) = self.names.get(rule) {
             return name.clone();
         }
-        let name = format!("r{}", self.names.len());
+        let name = format!("r{}{}", self.prefix, self.names.len());
         self.unwritten.push((rule.to_owned(), name.clone()));
         self.names.insert(rule.to_owned(), name.clone());
         name
@@ -149,7 +223,7 @@ impl Writer<'_> {
 
     fn regex(&mut self, node: &Node) -> Result<Option<String>, ConstraintError> {
         Ok(match node {
-            Node::Text(text) => Some(text.chars().map(escaped).collect()),
+            Node::Text(text) => Some(regex_of(text)),
             Node::Class(class) => Some(class.clone()),
             Node::Rule(rule) => self.deeper(|writer| writer.regex_of(rule))?,
             Node::Sequence(nodes) => self.regexes(nodes)?.map(|parts| parts.concat()),
@@ -220,7 +294,7 @@ impl Writer<'_> {
     /// Returns the expression of a regular expression. A terminal matches no empty text.
     fn terminal(&mut self, regex: &str) -> Result<String, ConstraintError> {
         self.copies(regex.len())?;
-        let name = format!("T{}", self.rules.len());
+        let name = format!("T{}{}", self.prefix, self.rules.len());
         self.rules
             .push_str(&format!("{name}: /{regex}/ & /(?s:.)+/\n"));
         Ok(match regex_matches_nothing(regex) {
@@ -231,7 +305,7 @@ impl Writer<'_> {
 }
 
 /// Returns true if an expression matches the empty text.
-fn regex_matches_nothing(regex: &str) -> bool {
+pub(crate) fn regex_matches_nothing(regex: &str) -> bool {
     let parsed = regex_syntax::parse(regex);
     parsed.is_ok_and(|parsed| parsed.properties().minimum_len() == Some(0))
 }
@@ -243,13 +317,5 @@ fn times(least: u32, most: Option<u32>) -> String {
         (0, Some(1)) => "?".to_owned(),
         (least, None) => format!("{{{least},}}"),
         (least, Some(most)) => format!("{{{least},{most}}}"),
-    }
-}
-
-/// Returns a character in a regular expression.
-fn escaped(c: char) -> String {
-    match c {
-        c if c.is_ascii_alphanumeric() => c.to_string(),
-        c => format!("\\x{{{:x}}}", u32::from(c)),
     }
 }

@@ -1,5 +1,5 @@
-//! Structured output: grammars compiled from JSON schemas, regular expressions and lists of
-//! choices, and the tokens that they allow.
+//! Structured output: grammars compiled from JSON schemas, regular expressions, lists of choices
+//! and structural tags, and the tokens that they allow.
 //!
 //! ```text
 //! Constraint ──bounds──▶ llguidance ──walk──▶ Compiled ──deep clone──▶ Matcher, one per request
@@ -22,10 +22,12 @@ mod compile;
 mod error;
 mod forced;
 mod gbnf;
+mod json;
 mod lookahead;
 mod mark;
 mod marks;
 mod matcher;
+mod tags;
 mod vocabulary;
 mod walk;
 mod watch;
@@ -38,4 +40,5 @@ pub use error::ConstraintError;
 pub use gbnf::lark;
 pub use lookahead::Lookahead;
 pub use matcher::{Computed, Matcher};
+pub use tags::{TagSchema, tag_schemas};
 pub use vocabulary::Vocabulary;

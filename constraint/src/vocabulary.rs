@@ -25,6 +25,8 @@ pub struct Vocabulary {
     /// Text of each token; special tokens by their names.
     words: Vec<Vec<u8>>,
     end_tokens: Vec<u32>,
+    /// Names of special tokens and of those that end outputs, the longest first.
+    names: Vec<(String, u32)>,
     /// Tokens of blanks alone, with their lengths.
     blanks: Vec<(u32, usize)>,
 }
@@ -53,11 +55,12 @@ impl Vocabulary {
         let mut ends: Vec<u32> = end_tokens.to_vec();
         ends.retain(|id| (*id as usize) < width);
         let first = *ends.first().ok_or(ConstraintError::NoEnd)?;
-        let mut keys = Vec::with_capacity(width);
+        let (mut keys, mut names) = (Vec::with_capacity(width), Vec::new());
         for id in 0..width as u32 {
             let is_end = ends.contains(&id);
             let (word, key) = if is_end || tokenizer.is_special(id) {
                 let name = tokenizer.id_to_token(id);
+                names.extend(name.clone().map(|name| (name, id)));
                 let name = name.unwrap_or_else(|| format!("<|{id}|>")).into_bytes();
                 let marked = [&[TokTrie::SPECIAL_TOKEN_MARKER], &name[..]].concat();
                 (name, marked)
@@ -85,10 +88,13 @@ impl Vocabulary {
         let numbered = (0..).zip(&words);
         let blanks = numbered.filter(|(_, word)| !word.is_empty() && is_blank(word));
         let blanks = blanks.map(|(token, word)| (token, word.len())).collect();
+        names.retain(|(name, _)| !name.is_empty());
+        names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
         Ok(Self {
             factory,
             words,
             end_tokens: ends,
+            names,
             blanks,
         })
     }
@@ -106,6 +112,16 @@ impl Vocabulary {
     /// Returns the text of a token; special tokens by their names, end tokens without any.
     pub(crate) fn word(&self, token: u32) -> &[u8] {
         self.words.get(token as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the first special or end token whose name is in a text, and the place of the name:
+    /// the longest one there.
+    pub(crate) fn named_in(&self, text: &str) -> Option<(usize, &str, u32)> {
+        let found = self.names.iter().filter_map(|(name, id)| {
+            let at = text.find(name.as_str())?;
+            Some((at, name.as_str(), *id))
+        });
+        found.min_by_key(|(at, name, _)| (*at, std::cmp::Reverse(name.len())))
     }
 
     /// Returns the tokens of blanks alone, with their lengths.

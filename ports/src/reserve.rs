@@ -52,6 +52,7 @@ impl AnswerReservation {
             room: self.clone(),
             left: Arc::new((*left).into()),
             kept: 0,
+            beyond: 0,
         };
         Ok(choices.iter().map(part).collect())
     }
@@ -118,6 +119,8 @@ pub struct Reservation {
     left: Arc<AtomicUsize>,
     /// Bytes that came, those beyond the reservation included.
     kept: usize,
+    /// Bytes beyond the reservation that are held back.
+    beyond: usize,
 }
 
 impl Reservation {
@@ -133,6 +136,22 @@ impl Reservation {
             self.room.take(bytes - came)?;
             self.kept += bytes - came;
         }
+        Ok(())
+    }
+
+    /// Records that `bytes` of output are there which are neither kept nor gone. If they exceed the
+    /// reservation, more memory is taken until they are fewer.
+    ///
+    /// # Errors
+    /// [`OverBudget`], and nothing more is taken.
+    pub fn holds(&mut self, bytes: usize) -> Result<(), OverBudget> {
+        let beyond = bytes.saturating_sub(self.left.load(Relaxed));
+        if beyond > self.beyond {
+            self.room.take(beyond - self.beyond)?;
+        } else {
+            self.room.give_back(self.beyond - beyond);
+        }
+        self.beyond = beyond;
         Ok(())
     }
 
@@ -161,7 +180,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         let left = self.left.swap(0, Relaxed);
-        self.room.give_back(left);
+        self.room.give_back(left + self.beyond);
     }
 }
 
@@ -240,6 +259,27 @@ mod tests {
             drop((parts, room, answer));
             assert_eq!(budget.taken(), 0);
         }
+    }
+
+    #[test]
+    fn what_is_held_back_takes_its_room() {
+        let budget = Budget::new(1 << 20);
+        let room = AnswerReservation::new(&budget);
+        let mut parts = room.reserve(&[100]).expect("there is room");
+        let mut only = parts.pop().expect("one");
+        for (held, taken) in [(100, 100), (150, 150), (400, 400), (120, 120), (0, 100)] {
+            assert_eq!(only.holds(held), Ok(()));
+            assert_eq!(budget.taken(), taken);
+        }
+        only.went(60);
+        assert_eq!((only.holds(90), budget.taken()), (Ok(()), 90));
+        assert_eq!(only.holds(1 << 20), Err(OverBudget::Process));
+        assert_eq!(budget.taken(), 90, "nothing more");
+        let answer = room.hand_over();
+        assert_eq!((only.holds(200), budget.taken()), (Ok(()), 200));
+        drop(only);
+        drop((answer, room));
+        assert_eq!(budget.taken(), 0);
     }
 
     #[test]

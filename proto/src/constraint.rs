@@ -17,6 +17,7 @@ pub(crate) fn read(wire: pb::Constraint) -> Result<Arc<Constraint>, WireError> {
         pb::ConstraintKind::Regex => ConstraintKind::Regex,
         pb::ConstraintKind::Lark => ConstraintKind::Lark,
         pb::ConstraintKind::Choice => ConstraintKind::Choice,
+        pb::ConstraintKind::StructuralTag => ConstraintKind::StructuralTag,
         pb::ConstraintKind::Unspecified => return Err(WireError::Missing("constraint.kind")),
     };
     let whitespace = match wire.whitespace() {
@@ -59,6 +60,7 @@ pub(crate) fn write(constraint: &Constraint) -> pb::Constraint {
         ConstraintKind::Regex => pb::ConstraintKind::Regex,
         ConstraintKind::Lark => pb::ConstraintKind::Lark,
         ConstraintKind::Choice => pb::ConstraintKind::Choice,
+        ConstraintKind::StructuralTag => pb::ConstraintKind::StructuralTag,
     };
     let whitespace = match whitespace {
         Whitespace::Bounded => pb::Whitespace::Bounded,

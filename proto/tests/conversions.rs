@@ -82,6 +82,7 @@ fn constraint() -> impl Strategy<Value = Constraint> {
         Just(ConstraintKind::Regex),
         Just(ConstraintKind::Lark),
         Just(ConstraintKind::Choice),
+        Just(ConstraintKind::StructuralTag),
     ];
     let whitespace = prop_oneof![Just(Whitespace::Bounded), Just(Whitespace::Compact)];
     let marks = (option::of(any::<String>()), any::<String>());

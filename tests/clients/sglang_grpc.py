@@ -231,7 +231,7 @@ def errors(client):
         client.request("py-bad-2", [10_000_000], 5),
         client.request("py-bad-3", [5], 10_000_000),
         client.request("py-bad-4", [5], 5, temperature=-1),
-        client.request("py-bad-5", [5], 5, ebnf_grammar='root ::= "a"'),
+        client.request("py-bad-5", [5], 5, ebnf_grammar="root ::= a"),
     ]
     for request in bad:
         refused(invalid, lambda: list(client.generate(request)))

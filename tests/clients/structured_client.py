@@ -126,6 +126,12 @@ def spellings_of_other_servers(clients):
               "minimum": 0}}, "required": ["n"], "additionalProperties": False}
     word, digits, record = "(yes|no)", "[0-9]{4}", r'\{\s*"n"\s*:\s*[0-9]\s*\}'
     gbnf = 'root ::= answer\nanswer ::= "yes" | "no"'
+    tag = {"type": "structural_tag", "format": {
+        "type": "tags_with_separator", "separator": ",", "at_least_one": True,
+        "stop_after_first": True, "tags": [{
+            "begin": "<n>", "content": {"type": "json_schema", "json_schema": schema},
+            "end": "</n>"}]}}
+    tagged = f"<n>{record}</n>"
     for fields, expected in (
         ({"structured_outputs": {"choice": ["yes", "no"]}}, word),
         ({"structured_outputs": {"regex": digits}}, digits),
@@ -144,6 +150,9 @@ def spellings_of_other_servers(clients):
         ({"grammar": gbnf}, word),
         ({"response_format": {"type": "json_object", "schema": schema}}, record),
         ({"response_format": {"type": "json_schema", "schema": schema}}, record),
+        ({"response_format": tag}, tagged),
+        ({"structured_outputs": {"structural_tag": json.dumps(tag)}}, tagged),
+        ({"structural_tag": json.dumps(tag)}, tagged),
     ):
         ask = dict(model=clients.model, max_tokens=100, temperature=0, extra_body=fields)
         chat = clients.openai.chat.completions.create(messages=QUESTION, **ask).choices[0]
@@ -159,6 +168,8 @@ def native_spellings(clients):
         ({"regex": "[0-9]{4}"}, "[0-9]{4}"),
         ({"ebnf": 'root ::= "yes" | "no"'}, "(yes|no)"),
         ({"json_schema": '{"type": "boolean"}'}, "(true|false)"),
+        ({"structural_tag": '{"format": {"type": "tag", "begin": "<", "end": ">", "content": '
+                            '{"type": "regex", "pattern": "[ab]"}}}'}, "<[ab]>"),
     ):
         params = {"temperature": 0, "max_new_tokens": 50, **fields}
         text = clients.root.post("/generate", {"text": "It is", "sampling_params": params})["text"]
@@ -171,6 +182,7 @@ def what_is_not_obeyed_is_refused(clients):
     for fields, param in (
         ({"response_format": format}, "response_format"),
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": {"whitespace_pattern": " "}}, "structured_outputs.whitespace_pattern"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
         ({"regex": "a", "ebnf": 'root ::= "a"'}, "ebnf"),
         ({"regex": "(?=a)"}, "regex"),

@@ -198,7 +198,8 @@ impl Generation {
         }
     }
 
-    /// Returns all deltas; the stream ends after the last delta or the first error.
+    /// Returns all deltas; the stream ends after the last delta or the first error, which is 429 if
+    /// more log-probabilities wait for their text than expected and memory is short.
     /// Asking for the next delta frees the memory reserved for the previous delta's
     /// log-probabilities. A caller that keeps them must take the reserve first.
     pub fn into_stream(self) -> impl Stream<Item = ApiResult<Delta>> + Send {
@@ -212,6 +213,10 @@ impl Generation {
             }
             let delta = generation.next().await;
             let handed_over = delta.as_ref().map_or(0, Delta::logprob_bytes);
+            let delta = delta.and_then(|delta| {
+                generation.hold(handed_over)?;
+                Ok(delta)
+            });
             generation.ended = delta.as_ref().map_or(true, |delta| delta.end().is_some());
             Some((delta, (generation, handed_over)))
         })
@@ -229,10 +234,21 @@ impl Generation {
             if let Some(reserve) = &mut self.reserve {
                 reserve.came(delta.logprob_bytes())?;
             }
+            self.hold(0)?;
             whole.append(delta);
             if whole.end().is_some() {
                 return Ok(whole);
             }
+        }
+    }
+
+    /// Takes memory for log-probabilities that are handed over, and for those of tokens whose text
+    /// is held back, as far as they exceed the reserve.
+    fn hold(&mut self, handed_over: usize) -> ApiResult<()> {
+        let bytes = handed_over + self.filters.pending_bytes();
+        match &mut self.reserve {
+            Some(reserve) => Ok(reserve.holds(bytes)?),
+            None => Ok(()),
         }
     }
 

@@ -43,6 +43,8 @@ pub enum ConstraintKind {
     Lark,
     /// A JSON array of texts; the output is one of them.
     Choice,
+    /// A structural tag, of SGLang's and vLLM's form or of XGrammar's.
+    StructuralTag,
 }
 
 /// Blanks that JSON may have between its parts.
@@ -63,6 +65,7 @@ impl ConstraintKind {
             Self::Regex => "regular expression",
             Self::Lark => "grammar",
             Self::Choice => "list of choices",
+            Self::StructuralTag => "structural tag",
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::escaped;
+use lockstep_text::lark::regex_of;
 
 /// Deepest nesting of groups.
 const DEEPEST: usize = 64;
@@ -281,14 +281,14 @@ impl<'a> Parser<'a> {
         let mut empty = true;
         while let Some(c) = self.class_char()? {
             empty = false;
-            class.push_str(&escaped(c));
+            class.push_str(&regex_of(c.encode_utf8(&mut [0; 4])));
             if self.rest.starts_with('-') && !self.rest.starts_with("-]") {
                 self.skip(1);
                 let end = self.class_char()?.filter(|end| *end >= c);
                 let end =
                     end.ok_or_else(|| self.fault("a range ends before it begins".to_owned()))?;
                 class.push('-');
-                class.push_str(&escaped(end));
+                class.push_str(&regex_of(end.encode_utf8(&mut [0; 4])));
             }
         }
         match empty {

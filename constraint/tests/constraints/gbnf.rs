@@ -77,6 +77,11 @@ fn languages_are_those_of_their_grammars() {
         ),
         ("start: \"lark\"", &["lark"], &["start"]),
         ("start: \"::=\" | /::=b/", &["::=", "::=b"], &["b"]),
+        (
+            "# a = b\nstart: \"a\"\n  | \"= \" | %json\n {\"const\": \"x = y\"}",
+            &["a", "= ", "\"x = y\""],
+            &["b"],
+        ),
     ];
     for (grammar, words, others) in cases {
         for word in *words {
@@ -118,6 +123,9 @@ fn faults_name_their_line() {
         ("root ::= <[5]>", "line 1: tokens"),
         ("root ::= (?=\"a\")", "line 1: look-ahead"),
         ("\"a\" root ::= \"b\"", "line 1: expected a rule"),
+        ("root = a", "line 1: rules are written with '::=' in EBNF"),
+        ("# c\n\n <root> := \"a\"", "line 3: rules are written with"),
+        ("start: \"a\"\nb = \"c\"", "line 2: rules are written with"),
         (&long, "its translation to Lark grows"),
         (
             &format!("root ::= {}", "(".repeat(99)),

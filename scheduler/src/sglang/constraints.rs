@@ -4,6 +4,9 @@
 use std::{path::Path, sync::Arc};
 
 use lockstep_constraint::{Checked, Checker, ConstraintError, Vocabulary};
+use lockstep_proto::pb::sglang::grpc::scheduler::{
+    GenerateRequest, sampling_params::Constraint as Asked,
+};
 use lockstep_text::Tokenizer;
 use lockstep_traces::{Span, names};
 use lockstep_types::{
@@ -46,6 +49,24 @@ impl Constraints {
     }
 }
 
+/// Puts a call's grammar in EBNF into Lark. It is done on a thread that may block: a hostile grammar
+/// takes megabytes of copies.
+///
+/// # Errors
+/// INVALID_ARGUMENT with the line at fault.
+pub async fn translate(wire: &mut GenerateRequest) -> Result<(), Status> {
+    let params = wire.sampling_params.as_mut();
+    let asked = params.and_then(|params| params.constraint.as_mut());
+    let Some(Asked::EbnfGrammar(text)) = asked else {
+        return Ok(());
+    };
+    let grammar = std::mem::take(text);
+    let lark = tokio::task::spawn_blocking(move || lockstep_constraint::lark(&grammar));
+    let lark = lark.await.unwrap_or(Err(ConstraintError::Slow));
+    *text = lark.map_err(|error| refused(ConstraintKind::Lark, &error))?;
+    Ok(())
+}
+
 fn vocabulary(
     folder: &Path,
     width: usize,
@@ -82,5 +103,6 @@ fn label(kind: ConstraintKind) -> &'static str {
         ConstraintKind::Regex => "regex",
         ConstraintKind::Lark => "ebnf_grammar",
         ConstraintKind::Choice => "choice",
+        ConstraintKind::StructuralTag => "structural_tag",
     }
 }

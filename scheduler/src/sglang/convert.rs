@@ -41,6 +41,13 @@ impl Call {
         let first = self.requests.first()?;
         first.generation.constraint.as_ref()
     }
+
+    /// Returns the number of the prompt's tokens.
+    pub fn prompt_tokens(&self) -> u32 {
+        let first = self.requests.first();
+        let tokens = first.map_or(0, |request| request.input_ids.len());
+        u32::try_from(tokens).unwrap_or(u32::MAX)
+    }
 }
 
 /// Converts and checks a call. `seed` is drawn at random, for the protocol has none, and `room`
@@ -163,31 +170,20 @@ fn constraint(params: Option<&WireParams>) -> Result<Option<Arc<Constraint>>, St
     let Some(asked) = params.and_then(|params| params.constraint.as_ref()) else {
         return Ok(None);
     };
-    let (kind, text) = match asked {
-        Asked::Regex(text) => (ConstraintKind::Regex, text),
-        Asked::JsonSchema(text) => (ConstraintKind::JsonSchema, text),
-        Asked::EbnfGrammar(_) | Asked::StructuralTag(_) => {
-            let instead = "is not supported by this server; use 'json_schema' or 'regex'";
-            return Err(invalid(field(asked), instead));
-        }
-    };
     if params.is_some_and(|params| params.ignore_eos) {
         return Err(invalid(
             "sampling_params.ignore_eos",
             "can't be used with a constraint: the output ends where it is fulfilled",
         ));
     }
+    let (kind, text) = match asked {
+        Asked::Regex(text) => (ConstraintKind::Regex, text),
+        Asked::JsonSchema(text) => (ConstraintKind::JsonSchema, text),
+        Asked::StructuralTag(text) => (ConstraintKind::StructuralTag, text),
+        // It is translated already.
+        Asked::EbnfGrammar(text) => (ConstraintKind::Lark, text),
+    };
     Ok(Some(Arc::new(Constraint::new(kind, text.as_str()))))
-}
-
-/// Returns the name of the field that asks for a constraint.
-pub fn field(asked: &Asked) -> &'static str {
-    match asked {
-        Asked::Regex(_) => "sampling_params.regex",
-        Asked::JsonSchema(_) => "sampling_params.json_schema",
-        Asked::EbnfGrammar(_) => "sampling_params.ebnf_grammar",
-        Asked::StructuralTag(_) => "sampling_params.structural_tag",
-    }
 }
 
 /// Returns the DP rank that a call names.

@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use futures::Stream;
+use futures::{Stream, StreamExt as _, stream};
 use lockstep_ports::{OutputReceiver, Reservation};
 use lockstep_proto::pb::sglang::grpc::scheduler::{
     GenerateComplete, GenerateResponse, GenerateStreamChunk, InputLogProbs, InputTokenLogProb,
@@ -17,7 +17,38 @@ use lockstep_types::{
 };
 use tonic::Status;
 
-use super::calls::Registration;
+use super::{calls::Registration, convert::Call};
+
+/// Stream of a call's responses.
+pub type Answers = Pin<Box<dyn Stream<Item = Result<GenerateResponse, Status>> + Send>>;
+
+/// Returns the answer to a call that was aborted before its choices were submitted: that of choices
+/// without a token.
+pub fn aborted(mut registration: Registration, call: &Call) -> Answers {
+    registration.finished();
+    let request_id = registration.request_id().to_owned();
+    let LogprobParams {
+        output,
+        prompt_start,
+        ..
+    } = call.logprobs;
+    let prompt_tokens = call.prompt_tokens();
+    let complete = move |index: usize| GenerateComplete {
+        output_logprobs: output.then(OutputLogProbs::default),
+        input_logprobs: prompt_start.map(|_| InputLogProbs::default()),
+        finish_reason: "abort".to_owned(),
+        prompt_tokens,
+        index: count(index),
+        ..Default::default()
+    };
+    let message = move |index| {
+        Ok(GenerateResponse {
+            request_id: request_id.clone(),
+            response: Some(generate_response::Response::Complete(complete(index))),
+        })
+    };
+    stream::iter(0..call.requests.len()).map(message).boxed()
+}
 
 /// Outputs of one choice so far.
 #[derive(Default)]
@@ -69,7 +100,7 @@ impl Responses {
     pub fn new(
         registration: Registration,
         outputs: OutputReceiver<(u64, Output)>,
-        call: &super::convert::Call,
+        call: &Call,
         reserves: Vec<Reservation>,
     ) -> Self {
         let mut reserves = reserves.into_iter();
@@ -77,15 +108,11 @@ impl Responses {
             reserve: reserves.next(),
             ..Choice::default()
         };
-        let prompt_tokens = call
-            .requests
-            .first()
-            .map_or(0, |request| request.input_ids.len());
         Self {
             request_id: registration.request_id().to_owned(),
             outputs,
             choices: call.requests.iter().map(choice).collect(),
-            prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
+            prompt_tokens: call.prompt_tokens(),
             stream: call.stream,
             interval: call.interval,
             logprobs: call.logprobs,

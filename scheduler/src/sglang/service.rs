@@ -10,11 +10,10 @@ use lockstep_proto::{
     pb::{
         sglang::grpc::scheduler::{
             AbortRequest, AbortResponse, EmbedRequest, EmbedResponse, GenerateRequest,
-            GenerateResponse, GetLoadsRequest, GetLoadsResponse, GetModelInfoRequest,
-            GetModelInfoResponse, GetServerInfoRequest, GetServerInfoResponse, HealthCheckRequest,
-            HealthCheckResponse, ListLoadedLoRaAdaptersRequest, ListLoadedLoRaAdaptersResponse,
-            LoadLoRaAdapterRequest, LoadLoRaAdapterResponse, UnloadLoRaAdapterRequest,
-            UnloadLoRaAdapterResponse,
+            GetLoadsRequest, GetLoadsResponse, GetModelInfoRequest, GetModelInfoResponse,
+            GetServerInfoRequest, GetServerInfoResponse, HealthCheckRequest, HealthCheckResponse,
+            ListLoadedLoRaAdaptersRequest, ListLoadedLoRaAdaptersResponse, LoadLoRaAdapterRequest,
+            LoadLoRaAdapterResponse, UnloadLoRaAdapterRequest, UnloadLoRaAdapterResponse,
             sglang_scheduler_server::{SglangScheduler, SglangSchedulerServer},
         },
         smg::grpc::common::{
@@ -28,11 +27,11 @@ use tokio::sync::{OnceCell, Semaphore, mpsc};
 use tonic::{Request, Response, Status, service::interceptor::InterceptedService};
 
 use super::{
-    calls::Calls,
-    constraints::Constraints,
+    calls::{Calls, Choices, Registration},
+    constraints::{self, Constraints},
     convert::{Call, convert},
     events::{Batches, batches},
-    generate::Responses,
+    generate::{Answers, Responses, aborted},
     info, loads, tokenizer,
     trace::CallTrace,
 };
@@ -84,18 +83,20 @@ impl Service {
         InterceptedService::new(server, clients)
     }
 
-    /// Converts a call and submits its choices.
+    /// Converts a call, compiles its constraint and submits its choices. A call that is aborted
+    /// meanwhile is answered as one that was aborted in the queue.
     async fn begin(
         &self,
         mut wire: GenerateRequest,
         held: Option<&RequestMemory>,
         trace: Option<&mut CallTrace>,
-    ) -> Result<Responses, Status> {
+    ) -> Result<Answers, Status> {
         if wire.request_id.is_empty() {
             wire.request_id = format!("{:016x}", rand::random::<u64>());
         }
         let request_id = wire.request_id.clone();
         let room = held.map_or(usize::MAX, RequestMemory::most);
+        constraints::translate(&mut wire).await?;
         let call = convert(wire, &self.ctx.engine, rand::random(), room)?;
         let model = &self.ctx.engine.server.served_model_name;
         let (mut span, mut place) = (None, None);
@@ -103,19 +104,24 @@ impl Service {
             place = Some(trace.asks(model, &request_id, &call));
             span = call.constraint().map(|_| trace.child("compile"));
         }
+        let registration = self.calls.register(request_id, self.commands.clone())?;
         if let Some(constraint) = call.constraint() {
-            self.constraints.check(constraint, span).await?;
+            tokio::select! {
+                biased;
+                () = registration.aborted() => return Ok(aborted(registration, &call)),
+                checked = self.constraints.check(constraint, span) => checked?,
+            }
         }
-        self.submit(request_id, &call, held, place).await
+        self.submit(registration, &call, held, place).await
     }
 
     async fn submit(
         &self,
-        request_id: String,
+        mut registration: Registration,
         call: &Call,
         held: Option<&RequestMemory>,
         trace: Option<TraceContext>,
-    ) -> Result<Responses, Status> {
+    ) -> Result<Answers, Status> {
         let rooms = vec![call.logprob_bytes; call.requests.len()];
         let reserves = held.map(|held| held.reserve(&rooms)).transpose()?;
         let reserves = reserves.unwrap_or_default();
@@ -128,9 +134,9 @@ impl Service {
             })
             .await?;
         let choices = call.requests.len() as u64;
-        let registration = self
-            .calls
-            .register(request_id, sink, choices, self.commands.clone())?;
+        if !registration.submits((sink, choices)) {
+            return Ok(aborted(registration, call));
+        }
         // A call has a sink of its own, so any number can stand for its client request.
         let parent = (choices > 1).then_some(0);
         for (request, body) in (0..).zip(call.requests.iter().cloned()) {
@@ -146,13 +152,25 @@ impl Service {
             });
             admitted.await?.map_err(lockstep_proto::status)?;
         }
-        Ok(Responses::new(registration, outputs, call, reserves))
+        if registration.is_aborted() {
+            // The abort may have come before a choice.
+            self.abort_choices((sink, choices)).await?;
+        }
+        Ok(Responses::new(registration, outputs, call, reserves).boxed())
+    }
+
+    async fn abort_choices(&self, (sink, choices): Choices) -> Result<(), Status> {
+        for request in 0..choices {
+            let abort = Command::Abort { sink, request };
+            self.commands.send(abort).await?;
+        }
+        Ok(())
     }
 }
 
 #[tonic::async_trait]
 impl SglangScheduler for Service {
-    type GenerateStream = Pin<Box<dyn Stream<Item = Result<GenerateResponse, Status>> + Send>>;
+    type GenerateStream = Answers;
     type GetTokenizerStream = Pin<Box<dyn Stream<Item = Result<GetTokenizerChunk, Status>> + Send>>;
     type SubscribeKvEventsStream = Batches;
 
@@ -170,7 +188,7 @@ impl SglangScheduler for Service {
         }
         let responses = responses?;
         let stream = match trace {
-            None => responses.boxed(),
+            None => responses,
             Some(mut trace) => responses.inspect(move |said| trace.says(said)).boxed(),
         };
         Ok(Response::new(stream))
@@ -181,12 +199,9 @@ impl SglangScheduler for Service {
         request: Request<AbortRequest>,
     ) -> Result<Response<AbortResponse>, Status> {
         let request_id = request.into_inner().request_id;
-        let found = self.calls.find(&request_id);
-        if let Some((sink, choices)) = found {
-            for request in 0..choices {
-                let abort = Command::Abort { sink, request };
-                self.commands.send(abort).await?;
-            }
+        let found = self.calls.abort(&request_id);
+        if let Some(Some(choices)) = found {
+            self.abort_choices(choices).await?;
         }
         // An unknown call has ended or never came: either way it does not run, as the caller
         // wants.

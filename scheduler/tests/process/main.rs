@@ -7,5 +7,6 @@ mod health;
 mod logprobs;
 mod serving;
 mod sglang;
+mod sglang_aborts;
 mod speculation;
 mod weights;

@@ -6,9 +6,9 @@ use futures::StreamExt as _;
 use lockstep_config::ServeArgs;
 use lockstep_proto::pb::{
     sglang::grpc::scheduler::{
-        AbortRequest, EmbedRequest, GenerateRequest, GenerateResponse, GetLoadsRequest,
-        GetModelInfoRequest, GetServerInfoRequest, HealthCheckRequest, SamplingParams,
-        TokenizedInput, generate_response::Response, sampling_params::Constraint,
+        EmbedRequest, GenerateRequest, GenerateResponse, GetLoadsRequest, GetModelInfoRequest,
+        GetServerInfoRequest, HealthCheckRequest, SamplingParams, TokenizedInput,
+        generate_response::Response, sampling_params::Constraint,
         sglang_scheduler_client::SglangSchedulerClient,
     },
     smg::grpc::common::{
@@ -199,62 +199,6 @@ async fn choices_and_logprobs_arrive_once_per_index() {
 }
 
 #[tokio::test]
-async fn abort_and_a_caller_that_leaves_end_the_request() {
-    let (scheduler, mut client) = serving().await;
-    let mut stream = client
-        .generate(generate(&[3; 4], 1000))
-        .await
-        .expect("runs")
-        .into_inner();
-    stream.message().await.expect("a message");
-    let twice = client.generate(generate(&[3; 4], 1)).await;
-    assert_eq!(
-        twice.err().map(|status| status.code()),
-        Some(Code::AlreadyExists)
-    );
-    let abort = AbortRequest {
-        request_id: "r4".to_owned(),
-        reason: "test".to_owned(),
-    };
-    assert!(
-        client
-            .abort(abort.clone())
-            .await
-            .expect("an answer")
-            .into_inner()
-            .success
-    );
-    let last = stream
-        .map(|message| message.expect("a message"))
-        .collect::<Vec<_>>()
-        .await;
-    let Some(Response::Complete(end)) = last.last().and_then(|last| last.response.clone()) else {
-        panic!("no end")
-    };
-    assert_eq!(end.finish_reason, "abort");
-    assert!(
-        !client
-            .abort(abort)
-            .await
-            .expect("harmless")
-            .into_inner()
-            .success
-    );
-
-    let mut left = client
-        .generate(generate(&[3; 6], 1000))
-        .await
-        .expect("runs")
-        .into_inner();
-    left.message().await.expect("a message");
-    drop(left);
-    let mut frontend = scheduler.frontend().await;
-    while frontend.load().await.running_requests > 0 {
-        tokio::task::yield_now().await;
-    }
-}
-
-#[tokio::test]
 async fn what_is_not_supported_is_refused_by_name() {
     let (_scheduler, mut client) = serving().await;
     let mut cases = vec![
@@ -293,12 +237,20 @@ async fn what_is_not_supported_is_refused_by_name() {
     ];
     type Change = fn(&mut SamplingParams);
     let params: [(&str, Change); 11] = [
-        ("ebnf_grammar", |params| {
-            params.constraint = Some(Constraint::EbnfGrammar("root ::= \"a\"".into()));
-        }),
-        ("structural_tag", |params| {
-            params.constraint = Some(Constraint::StructuralTag("{}".into()));
-        }),
+        (
+            "sampling_params.ebnf_grammar: line 2: there is no rule 'b'",
+            |params| {
+                params.constraint = Some(Constraint::EbnfGrammar("root ::= \"a\"\n | b".into()));
+                params.ignore_eos = false;
+            },
+        ),
+        (
+            "sampling_params.structural_tag: at \"#\": expected 'format'",
+            |params| {
+                params.constraint = Some(Constraint::StructuralTag("{}".into()));
+                params.ignore_eos = false;
+            },
+        ),
         ("sampling_params.regex: ", |params| {
             params.constraint = Some(Constraint::Regex("(?=a)".into()));
             params.ignore_eos = false;

@@ -116,7 +116,21 @@ async fn every_spelling_is_obeyed() {
     };
     let object = |text: &Value| check(text.as_str().unwrap_or_default());
     let whole = schema();
-    let cases: [Case<'_>; 7] = [
+    let tagged = |text: &Value| {
+        let text = text.as_str().unwrap_or_default();
+        assert!(
+            text == "<f=a>true</f>" || text == "<f=a>false</f>",
+            "{text}"
+        );
+    };
+    let flags = json!({"at_least_one": true, "stop_after_first": true});
+    let mut tag = json!({"type": "triggered_tags", "triggers": ["<f="], "tags": [{"begin": "<f=a>",
+        "content": {"type": "json_schema", "json_schema": {"type": "boolean"}}, "end": "</f>"}]});
+    for (flag, value) in flags.as_object().expect("flags") {
+        tag[flag] = value.clone();
+    }
+    let tag = json!({"type": "structural_tag", "format": tag});
+    let cases: [Case<'_>; 10] = [
         (json!({"guided_choice": ["yes", "no"]}), &yes_or_no),
         (
             json!({"structured_outputs": {"choice": ["yes", "no"]}}),
@@ -130,6 +144,12 @@ async fn every_spelling_is_obeyed() {
             json!({"structured_outputs": {"json": whole, "disable_any_whitespace": true}}),
             &object,
         ),
+        (json!({"response_format": tag}), &tagged),
+        (json!({"structural_tag": tag.to_string()}), &tagged),
+        (
+            json!({"structured_outputs": {"structural_tag": tag}}),
+            &tagged,
+        ),
     ];
     for (mut fields, check) in cases {
         fields["max_tokens"] = json!(300);
@@ -142,11 +162,13 @@ async fn every_spelling_is_obeyed() {
         check(&answer["choices"][0]["message"]["content"]);
     }
     let params = json!([{"regex": "[0-9]{4}", "temperature": 1, "max_new_tokens": 300},
-        {"json_schema": whole.to_string(), "temperature": 0, "max_new_tokens": 300}]);
-    let body = json!({"text": ["It is", "It is"], "sampling_params": params});
+        {"json_schema": whole.to_string(), "temperature": 0, "max_new_tokens": 300},
+        {"structural_tag": tag.to_string(), "temperature": 2, "max_new_tokens": 300}]);
+    let body = json!({"text": vec!["It is"; 3], "sampling_params": params});
     let answer = server.ok("/generate", &body).await;
     digits(&answer[0]["text"]);
     object(&answer[1]["text"]);
+    tagged(&answer[2]["text"]);
     let object = json!({"response_format": {"type": "json_object"}, "max_tokens": 300});
     let answer = server.ok(CHAT, &chat("Say something.", &object)).await;
     let choice = &answer["choices"][0];
@@ -154,6 +176,33 @@ async fn every_spelling_is_obeyed() {
     let ended = choice["finish_reason"] == "stop";
     assert!(text.starts_with('{'), "{text}");
     assert_eq!(serde_json::from_str::<Value>(text).is_ok(), ended, "{text}");
+}
+
+/// Text is free in a structural tag of the older form, but for what its triggers begin.
+#[tokio::test]
+async fn free_text_has_no_trigger_but_those_of_tags() {
+    let (_turn, server) = (turns::shared().await, shared().await);
+    let tag = json!({"type": "structural_tag", "triggers": ["1", "a"], "structures": [
+        {"begin": "1-", "schema": {"type": "boolean"}, "end": "."},
+        {"begin": "a-", "schema": {"enum": ["x"]}, "end": "."}]});
+    let calls = ["1-true.", "1-false.", "a-\"x\"."];
+    for temperature in [0.0, 1.0] {
+        let fields = json!({"response_format": tag, "max_tokens": 60, "temperature": temperature,
+            "seed": 7});
+        let answer = server.ok(CHAT, &chat("Count.", &fields)).await;
+        let text = answer["choices"][0]["message"]["content"]
+            .as_str()
+            .expect("a text");
+        let mut rest = text;
+        while let Some(at) = rest.find(['1', 'a']) {
+            let call = &rest[at..];
+            let begun = calls
+                .iter()
+                .find(|one| call.starts_with(**one) || one.starts_with(call));
+            let begun = begun.unwrap_or_else(|| panic!("{text}"));
+            rest = call.get(begun.len()..).unwrap_or_default();
+        }
+    }
 }
 
 #[tokio::test]
@@ -174,6 +223,14 @@ async fn grpc_has_constraints_too() {
         (
             Constraint::Grammar("start: \"e\" | \"f\"".to_owned()),
             ["e", "f"],
+        ),
+        (
+            Constraint::StructuralTag(
+                r#"{"format": {"type": "tag", "begin": "<", "content": {"type": "regex",
+                    "pattern": "[gh]"}, "end": ">"}}"#
+                    .to_owned(),
+            ),
+            ["<g>", "<h>"],
         ),
     ] {
         let mut request = greedy(Input::Text("It is".to_owned()), 20);

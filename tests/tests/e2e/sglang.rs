@@ -55,7 +55,7 @@ async fn text(server: &Server, request: GenerateRequest) -> String {
 
 /// Calls follow the grammars that requests over HTTP follow, compiled before the call queues.
 #[tokio::test]
-async fn its_calls_can_be_held_to_a_schema_or_an_expression() {
+async fn its_calls_can_be_held_to_a_language() {
     let (_turn, server) = (turns::shared().await, shared().await);
     let body = json!({"prompt": "It is"});
     let prompt = server.ok("/tokenize", &body).await["tokens"].clone();
@@ -78,6 +78,21 @@ async fn its_calls_can_be_held_to_a_schema_or_an_expression() {
         let said = text(&server, call(&format!("s{number}"), schema, temperature)).await;
         let value: serde_json::Result<[bool; 2]> = serde_json::from_str(&said);
         assert!(value.is_ok(), "{said}");
+        let grammar = Constraint::EbnfGrammar("root ::= \"(\" root \")\" | [0-9]{7}".to_owned());
+        let said = text(&server, call(&format!("e{number}"), grammar, temperature)).await;
+        let inner = said.trim_start_matches('(').trim_end_matches(')');
+        assert!(digits(inner), "{said}");
+        let tag = json!({"type": "structural_tag", "format": {"type": "tag", "begin": "<f>",
+            "content": {"type": "any_text", "max_chars": 9}, "end": "</f>"}});
+        let tag = Constraint::StructuralTag(tag.to_string());
+        let said = text(&server, call(&format!("t{number}"), tag, temperature)).await;
+        let inner = said
+            .strip_prefix("<f>")
+            .and_then(|said| said.strip_suffix("</f>"));
+        assert!(
+            inner.is_some_and(|inner| inner.chars().count() < 10),
+            "{said}"
+        );
     }
     let refused = Constraint::JsonSchema(r#"{"items": {"uniqueItems": true}}"#.to_owned());
     let refused = call("refused", refused, 0.0);

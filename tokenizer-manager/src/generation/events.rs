@@ -205,6 +205,11 @@ impl FilterChain {
         }
     }
 
+    /// Approximate bytes of the log-probabilities of tokens that do not show yet.
+    pub(super) fn pending_bytes(&self) -> usize {
+        self.pending.logprob_bytes()
+    }
+
     /// Number of tokens that the choice has so far.
     pub(super) fn completion_tokens(&self) -> u32 {
         let tokens = self.text.tokens() + usize::from(self.ended_by_token);

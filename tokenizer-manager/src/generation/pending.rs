@@ -21,11 +21,14 @@ pub struct OutputToken {
 pub(super) struct Pending {
     tokens: VecDeque<OutputToken>,
     shown: usize,
+    /// Bytes of the tokens' log-probabilities.
+    logprob_bytes: usize,
 }
 
 impl Pending {
     /// Adds a token whose text starts at `text_offset` (in characters).
     pub(super) fn push(&mut self, id: u32, text_offset: usize, logprob: Option<TokenLogprob>) {
+        self.logprob_bytes += logprob.as_ref().map_or(0, TokenLogprob::bytes);
         self.tokens.push_back(OutputToken {
             id,
             text_offset,
@@ -55,12 +58,21 @@ impl Pending {
             .iter()
             .take_while(|token| token.text_offset < self.shown)
             .count();
-        self.tokens.drain(..ready).collect()
+        let tokens: Vec<_> = self.tokens.drain(..ready).collect();
+        let logprobs = tokens.iter().filter_map(|token| token.logprob.as_ref());
+        self.logprob_bytes -= logprobs.map(TokenLogprob::bytes).sum::<usize>();
+        tokens
     }
 
     /// Takes all tokens: the text is complete.
     pub(super) fn rest(&mut self) -> Vec<OutputToken> {
+        self.logprob_bytes = 0;
         self.tokens.drain(..).collect()
+    }
+
+    /// Approximate bytes of the log-probabilities of tokens that do not show yet.
+    pub(super) fn logprob_bytes(&self) -> usize {
+        self.logprob_bytes
     }
 }
 

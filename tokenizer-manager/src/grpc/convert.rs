@@ -138,6 +138,7 @@ fn constraint(wire: Constraint) -> ApiResult<ConstraintSpec> {
             ConstraintSpec::new("choice", ConstraintKind::Choice, list)
         }
         Constraint::Grammar(text) => ConstraintSpec::grammar("grammar", &text)?,
+        Constraint::StructuralTag(text) => ConstraintSpec::structural_tag("structural_tag", text),
     })
 }
 

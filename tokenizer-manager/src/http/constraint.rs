@@ -27,6 +27,8 @@ pub(in crate::http) struct ConstraintFields {
     pub guided_regex: Option<String>,
     /// vLLM's, older.
     pub guided_choice: Option<Vec<String>>,
+    /// SGLang's, and vLLM's older one.
+    pub structural_tag: Option<Value>,
     /// SGLang's and llama.cpp's.
     pub json_schema: Option<Value>,
     /// SGLang's.
@@ -55,6 +57,8 @@ impl ConstraintFields {
             given(self.structured_outputs).map(|value| structured_outputs(&value)),
             given(self.guided_json).map(|value| schema(name("guided_json"), &value).map(Some)),
             given(self.json_schema).map(|value| schema(name("json_schema"), &value).map(Some)),
+            given(self.structural_tag)
+                .map(|value| structural_tag(name("structural_tag"), &value).map(Some)),
             text(self.guided_regex).map(|text| Ok(Some(regex(name("guided_regex"), text)))),
             text(self.regex).map(|text| Ok(Some(regex(name("regex"), text)))),
             text(self.guided_grammar)
@@ -99,10 +103,16 @@ pub(in crate::http) fn format(
         return Ok(None);
     };
     match response_format(&value) {
-        Ok(spec) => Ok(spec.map(|spec| ConstraintSpec {
-            param: param.into(),
-            ..spec
-        })),
+        Ok(None) => Ok(None),
+        Ok(Some(mut spec)) => {
+            for part in &mut spec.parts {
+                part.param = part.param.replacen("response_format", param, 1);
+            }
+            Ok(Some(ConstraintSpec {
+                param: param.into(),
+                ..spec
+            }))
+        }
         Err(error) => Err(ApiError {
             param: Some(param.to_owned()),
             message: error.message.replace("response_format", param),
@@ -140,6 +150,18 @@ fn choice(param: Cow<'static, str>, list: &Value) -> ConstraintSpec {
     ConstraintSpec::new(param, ConstraintKind::Choice, list.to_string())
 }
 
+/// Reads a structural tag, which comes as JSON or as a text of JSON.
+fn structural_tag(param: Cow<'static, str>, value: &Value) -> ApiResult<ConstraintSpec> {
+    match value {
+        Value::String(text) => Ok(ConstraintSpec::structural_tag(param, text.clone())),
+        Value::Object(_) => Ok(ConstraintSpec::structural_tag(param, value.to_string())),
+        _ => {
+            let problem = "expected a structural tag, as an object or as a string";
+            Err(invalid(param, problem))
+        }
+    }
+}
+
 fn object(param: impl Into<Cow<'static, str>>) -> ConstraintSpec {
     ConstraintSpec::new(param, ConstraintKind::JsonSchema, r#"{"type":"object"}"#)
 }
@@ -147,7 +169,8 @@ fn object(param: impl Into<Cow<'static, str>>) -> ConstraintSpec {
 /// Reads OpenAI's `response_format`.
 fn response_format(value: &Value) -> ApiResult<Option<ConstraintSpec>> {
     const PARAM: &str = "response_format";
-    const FORMS: &str = "expected an object whose 'type' is 'text', 'json_object' or 'json_schema'";
+    const FORMS: &str = "expected an object whose 'type' is 'text', 'json_object', 'json_schema' or \
+                         'structural_tag'";
     let kind = value.get("type").and_then(Value::as_str);
     match kind.ok_or_else(|| invalid(PARAM, FORMS))? {
         "text" => Ok(None),
@@ -177,11 +200,7 @@ fn response_format(value: &Value) -> ApiResult<Option<ConstraintSpec>> {
             })?;
             schema(PARAM.into(), own).map(Some)
         }
-        "structural_tag" => Err(ApiError::unsupported(
-            PARAM,
-            "The response format 'structural_tag' is not supported by this version; use \
-             'json_schema', or describe the tags in a message.",
-        )),
+        "structural_tag" => structural_tag(PARAM.into(), value).map(Some),
         _ => Err(invalid(PARAM, FORMS)),
     }
 }
@@ -218,6 +237,7 @@ fn structured_outputs(value: &Value) -> ApiResult<Option<ConstraintSpec>> {
         let param = || Cow::Owned(format!("{PARAM}.{name}"));
         match (name.as_str(), value) {
             ("json", value) => found.push(schema(param(), value)?),
+            ("structural_tag", value) => found.push(structural_tag(param(), value)?),
             ("regex", Value::String(text)) => found.push(regex(param(), text.clone())),
             ("grammar", Value::String(text)) => found.push(ConstraintSpec::grammar(param(), text)?),
             ("choice", Value::Array(_)) => found.push(choice(param(), value)),
@@ -231,7 +251,7 @@ fn structured_outputs(value: &Value) -> ApiResult<Option<ConstraintSpec>> {
                     param(),
                     format!(
                         "'{PARAM}.{name}' is not supported by this version; use 'json', 'regex', \
-                         'choice', 'grammar' or 'json_object'."
+                         'choice', 'grammar', 'json_object' or 'structural_tag'."
                     ),
                 ));
             }
@@ -244,7 +264,8 @@ fn structured_outputs(value: &Value) -> ApiResult<Option<ConstraintSpec>> {
             .map(|spec| ConstraintSpec { whitespace, ..spec })),
         _ => Err(invalid(
             PARAM,
-            "expected exactly one of 'json', 'regex', 'choice', 'grammar' and 'json_object'",
+            "expected exactly one of 'json', 'regex', 'choice', 'grammar', 'json_object' and \
+             'structural_tag'",
         )),
     }
 }
@@ -256,125 +277,4 @@ fn invalid(param: impl Into<Cow<'static, str>>, problem: &str) -> ApiError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(fields: ConstraintFields) -> Result<Option<(String, ConstraintKind, String)>, String> {
-        let spec = fields.spec("");
-        let spec = spec.map_err(|error| error.param.unwrap_or_default())?;
-        Ok(spec.map(|spec| (spec.param.into_owned(), spec.kind, spec.text)))
-    }
-
-    fn format(value: Value) -> ConstraintFields {
-        ConstraintFields {
-            response_format: Some(value),
-            ..ConstraintFields::default()
-        }
-    }
-
-    fn outputs(value: Value) -> ConstraintFields {
-        ConstraintFields {
-            structured_outputs: Some(value),
-            ..ConstraintFields::default()
-        }
-    }
-
-    #[test]
-    fn every_spelling_is_read() {
-        let schema = json!({"type": "integer"});
-        for (fields, param, kind, text) in [
-            (
-                format(json!({"type": "json_schema",
-                    "json_schema": {"name": "a-b_1", "schema": schema, "strict": true}})),
-                "response_format",
-                ConstraintKind::JsonSchema,
-                schema.to_string(),
-            ),
-            (
-                format(json!({"type": "json_schema", "schema": schema.to_string()})),
-                "response_format",
-                ConstraintKind::JsonSchema,
-                schema.to_string(),
-            ),
-            (
-                format(json!({"type": "json_object"})),
-                "response_format",
-                ConstraintKind::JsonSchema,
-                "{\"type\":\"object\"}".to_owned(),
-            ),
-            (
-                format(json!({"type": "json_object", "schema": schema})),
-                "response_format",
-                ConstraintKind::JsonSchema,
-                schema.to_string(),
-            ),
-            (
-                outputs(json!({"choice": ["a"], "regex": null})),
-                "structured_outputs.choice",
-                ConstraintKind::Choice,
-                "[\"a\"]".to_owned(),
-            ),
-            (
-                outputs(json!({"regex": "a+", "disable_any_whitespace": true})),
-                "structured_outputs.regex",
-                ConstraintKind::Regex,
-                "a+".to_owned(),
-            ),
-            (
-                outputs(json!({"grammar": "start: \"a\""})),
-                "structured_outputs.grammar",
-                ConstraintKind::Lark,
-                "start: \"a\"".to_owned(),
-            ),
-        ] {
-            let wanted = (param.to_owned(), kind, text);
-            assert_eq!(read(fields), Ok(Some(wanted)));
-        }
-        for nothing in [json!({"type": "text"}), Value::Null] {
-            assert_eq!(read(format(nothing)), Ok(None));
-        }
-        assert_eq!(read(outputs(json!({}))), Ok(None));
-    }
-
-    #[test]
-    fn other_forms_name_their_field() {
-        for (fields, param) in [
-            (format(json!({})), "response_format"),
-            (format(json!("json")), "response_format"),
-            (format(json!({"type": "json_schema"})), "response_format"),
-            (
-                format(json!({"type": "json_schema", "json_schema": {"name": "a"}})),
-                "response_format.json_schema.schema",
-            ),
-            (
-                format(
-                    json!({"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}),
-                ),
-                "response_format.json_schema.name",
-            ),
-            (format(json!({"type": "structural_tag"})), "response_format"),
-            (
-                outputs(json!({"json": {}, "regex": "a"})),
-                "structured_outputs",
-            ),
-            (
-                outputs(json!({"disable_any_whitespace": true})),
-                "structured_outputs",
-            ),
-            (
-                outputs(json!({"grammar": "root ::= a"})),
-                "structured_outputs.grammar",
-            ),
-            (outputs(json!({"json": 5})), "structured_outputs.json"),
-            (
-                ConstraintFields {
-                    regex: Some("a".to_owned()),
-                    ..format(json!({"type": "json_object"}))
-                },
-                "regex",
-            ),
-        ] {
-            assert_eq!(read(fields), Err(param.to_owned()));
-        }
-    }
-}
+mod tests;

@@ -59,6 +59,7 @@ pub struct ConstraintMetrics {
     regexes: Histogram,
     grammars: Histogram,
     choices: Histogram,
+    structural_tags: Histogram,
     hits: Counter,
     keyword: Counter,
     text: Counter,
@@ -99,6 +100,7 @@ impl ConstraintMetrics {
             regexes: compiles(ConstraintKind::Regex),
             grammars: compiles(ConstraintKind::Lark),
             choices: compiles(ConstraintKind::Choice),
+            structural_tags: compiles(ConstraintKind::StructuralTag),
             hits: recorder.register_counter(&Key::from_static_name(HITS), &METADATA),
             keyword: refused("keyword"),
             text: refused("text"),
@@ -136,6 +138,7 @@ impl ConstraintMetrics {
             ConstraintKind::Regex => &self.regexes,
             ConstraintKind::Lark => &self.grammars,
             ConstraintKind::Choice => &self.choices,
+            ConstraintKind::StructuralTag => &self.structural_tags,
         }
     }
 }
@@ -147,5 +150,6 @@ pub fn label(kind: ConstraintKind) -> &'static str {
         ConstraintKind::Regex => "regex",
         ConstraintKind::Lark => "grammar",
         ConstraintKind::Choice => "choice",
+        ConstraintKind::StructuralTag => "structural_tag",
     }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use lockstep_constraint::TagSchema;
 use lockstep_text::AnswerOptions;
 use lockstep_types::constraint::{ConstraintKind, Reasoning, Whitespace};
 
@@ -97,6 +98,27 @@ impl ConstraintSpec {
             whitespace: Whitespace::default(),
             after: None,
             parts: Vec::new(),
+        }
+    }
+
+    /// Makes the constraint of a structural tag.
+    pub fn structural_tag(param: impl Into<Cow<'static, str>>, text: String) -> Self {
+        let param = param.into();
+        // A text that is none is refused when it is compiled.
+        let schemas = lockstep_constraint::tag_schemas(&text).unwrap_or_default();
+        let parts = schemas.into_iter().map(|TagSchema { path, schema }| {
+            let keys = path.iter().map(|key| match key.parse::<usize>() {
+                Ok(at) => format!("[{at}]"),
+                Err(_) => format!(".{key}"),
+            });
+            ConstraintPart {
+                param: keys.fold(param.to_string(), |path, key| path + &key),
+                schema,
+            }
+        });
+        Self {
+            parts: parts.collect(),
+            ..Self::new(param.clone(), ConstraintKind::StructuralTag, text)
         }
     }
 

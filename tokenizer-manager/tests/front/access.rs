@@ -158,7 +158,7 @@ async fn lines_count_the_tokens_of_all_choices() {
         assert_eq!(late["complete"], false, "{late}");
     }
 
-    let fields = json!({"structural_tag": "x"});
+    let fields = json!({"lora_path": "x"});
     for (path, body) in [
         ("/v1/chat/completions", chat(&fields)),
         ("/v1/messages", message(&fields)),

@@ -2,6 +2,7 @@
 
 use lockstep_proto::pb::lockstep::{FinishReason, Output};
 use lockstep_text::Tokenizer;
+use lockstep_types::EngineConfig;
 use serde_json::{Value, json};
 
 use super::{
@@ -32,6 +33,11 @@ pub struct Tools {
 
 /// Starts a front with a parser of calls.
 pub async fn start(tool_call_parser: &str) -> Tools {
+    start_tools(tool_call_parser, |_| {}).await
+}
+
+/// Starts such a front with another configuration.
+pub async fn start_tools(tool_call_parser: &str, change: impl FnOnce(&mut EngineConfig)) -> Tools {
     let folder = tempfile::tempdir().expect("a folder");
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
     for file in ["tokenizer.json", "tokenizer_config.json"] {
@@ -44,6 +50,7 @@ pub async fn start(tool_call_parser: &str) -> Tools {
         engine.model.path = folder.path().to_owned();
         engine.server.context_length = 2048;
         engine.server.answers.tool_call_parser = tool_call_parser.to_owned();
+        change(engine);
     });
     Tools {
         front: front.await,

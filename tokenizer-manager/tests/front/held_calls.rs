@@ -204,6 +204,11 @@ async fn what_can_not_be_held_is_refused_by_name() {
             "'tools'",
         ),
         (
+            json!({"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}}),
+            "response_format",
+            "beside tools that may be called",
+        ),
+        (
             json!({"tool_choice": "required", "ignore_eos": true}),
             "ignore_eos",
             "'tool_choice'",
@@ -232,7 +237,7 @@ async fn what_can_not_be_held_is_refused_by_name() {
     }
     // Each request is counted once, for the reason that it reads.
     let metrics = tools.front.get("/metrics").await.1;
-    for (reason, count) in [("keyword", 3), ("text", 0)] {
+    for (reason, count) in [("keyword", 3), ("text", 1)] {
         let found = refused_for(reason, &metrics);
         assert_eq!(found, count, "{reason} {metrics}");
     }

@@ -344,6 +344,22 @@ async fn chat_refuses_what_is_its_own() {
             json!({"response_format": {"type": "structural_tag"}}),
             "response_format",
         ),
+        (
+            json!({"response_format": {"type": "structural_tag", "triggers": ["<f"],
+                "structures": [{"begin": "<f>", "schema": {"not": {}}, "end": "</f>"}]}}),
+            "response_format.structures[0].schema",
+        ),
+        (
+            json!({"response_format": {"type": "structural_tag", "format": {"type": "token"}}}),
+            "response_format",
+        ),
+        (
+            json!({"structured_outputs": {"structural_tag": "{\"format\": {\"type\": \"or\",
+                \"elements\": [{\"type\": \"json_schema\", \"json_schema\": {\"oneOf\":
+                [{}, {}]}}]}}"}}),
+            "structured_outputs.structural_tag.format.elements[0].json_schema",
+        ),
+        (json!({"structural_tag": [5]}), "structural_tag"),
         (json!({"response_format": {}}), "response_format"),
         (json!({"modalities": ["audio"]}), "modalities"),
         (json!({"chat_template": "{{ x }}"}), "chat_template"),

@@ -6,6 +6,7 @@ use lockstep_proto::pb::lockstep::{FinishReason, Output};
 use serde_json::json;
 
 use super::{
+    answers::start_tools,
     client::chat,
     harness::{Front, start_with},
     mock::{id, logprob, tokens},
@@ -87,6 +88,43 @@ async fn room_for_log_probabilities_is_given_back_as_they_leave() {
         tokio::join!(client, scheduler);
         until("the end", &|held| held == 0).await;
     }
+}
+
+/// The arguments of a call come before its name, so nothing of it shows.
+#[tokio::test]
+async fn log_probabilities_of_text_that_is_held_back_need_their_room() {
+    let tools = start_tools("qwen25", |engine| {
+        engine.server.limits.memory_bytes = 1 << 20;
+        engine.server.context_length = 10_000;
+    })
+    .await;
+    let function = json!({"type": "function", "function": {"name": "look"}});
+    let body = chat(
+        &json!({"logprobs": true, "stream": true, "tools": [function],
+        "chat_template_kwargs": {"enable_thinking": false}}),
+    );
+    let begin = tools.ids("<tool_call>\n{\"arguments\": {\"a\": \"");
+    let scheduler = async {
+        let job = tools.front.mock.job().await;
+        let token = id('a');
+        let say = |ids: &[u32]| {
+            job.send(Output {
+                logprobs: vec![logprob(token, Some(-0.5), &[]); ids.len()],
+                ..tokens(ids)
+            });
+        };
+        say(&begin);
+        for _ in 0..6 {
+            say(&[token; 1000]);
+        }
+        // It goes on, and is not waited for.
+        assert_eq!(tools.front.mock.abort().await, job.submit.request);
+    };
+    let answer = tools.front.post("/v1/chat/completions", &body);
+    let ((status, text), ()) = tokio::join!(answer, scheduler);
+    // Steps that nobody has read yet come as one, so the stream may not have begun.
+    assert!([200, 429].contains(&status), "{text}");
+    assert!(text.contains("requests of this address"), "{text}");
 }
 
 /// Nobody has said how long the answer gets.

@@ -18,6 +18,7 @@
 mod answer;
 mod chat;
 mod detokenize;
+pub mod lark;
 mod marks;
 mod output;
 mod reasoning;
@@ -41,6 +42,6 @@ pub use tokenizer::{
 };
 pub use tools::{
     Beside, CallIds, CallableTool, GRAMMAR_BYTES, GrammarError, TOOL_FORMATS, ToolFormat,
-    ToolSchemas, WantedCalls,
+    ToolSchemas, WantedCalls, XmlArguments, XmlStyle,
 };
 pub use writer::Sink;

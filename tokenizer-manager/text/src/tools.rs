@@ -22,6 +22,7 @@ mod qwen3_coder;
 mod schema;
 #[cfg(test)]
 pub(crate) mod tests;
+mod xml;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 pub use grammar::{Beside, CallableTool, GRAMMAR_BYTES, GrammarError, WantedCalls};
 pub(crate) use muted::Muted;
 pub use schema::ToolSchemas;
+pub use xml::{XmlArguments, XmlStyle};
 
 use grammar::{Lark, Unit};
 

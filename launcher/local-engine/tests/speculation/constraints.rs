@@ -50,6 +50,16 @@ static LANGUAGES: LazyLock<Vec<Language>> = LazyLock::new(|| {
     };
     let pairs = "root ::= pair (\", \" pair){0,3}\npair ::= [a-c] \"=\" [0-9]{1,2}";
     let pairs = lockstep_constraint::lark(pairs).unwrap();
+    let tag = |begin: &str, words: Value| {
+        json!({"begin": begin, "end": "</f>",
+            "content": {"type": "json_schema", "json_schema": {"enum": words}}})
+    };
+    let thought = json!({"type": "tag", "begin": "<t>", "end": "</t>",
+        "content": {"type": "any_text", "max_chars": 8}});
+    let tags = json!({"format": {"type": "sequence", "elements": [thought, {
+        "type": "triggered_tags", "triggers": ["<f="], "at_least_one": true,
+        "stop_after_first": true,
+        "tags": [tag("<f=a>", json!([1, 12])), tag("<f=b>", json!([true]))]}]}});
     let language = |constraint: Constraint, holds| Language {
         constraint: Arc::new(constraint),
         holds,
@@ -74,6 +84,10 @@ static LANGUAGES: LazyLock<Vec<Language>> = LazyLock::new(|| {
             let pairs: Vec<_> = text.split(", ").collect();
             pairs.len() <= 4 && pairs.iter().all(|pair| is_pair(pair))
         }),
+        language(
+            Constraint::new(ConstraintKind::StructuralTag, tags.to_string()),
+            are_tags,
+        ),
         language(reasoned, |text| {
             let (_, answer) = text.split_once('.').unwrap_or_default();
             let answer = answer.trim_start();
@@ -81,6 +95,13 @@ static LANGUAGES: LazyLock<Vec<Language>> = LazyLock::new(|| {
         }),
     ]
 });
+
+fn are_tags(text: &str) -> bool {
+    let behind = text.strip_prefix("<t>").unwrap_or_default();
+    let (thought, call) = behind.split_once("</t>").unwrap_or_default();
+    let calls = ["<f=a>1</f>", "<f=a>12</f>", "<f=b>true</f>"];
+    thought.chars().count() <= 8 && calls.contains(&call)
+}
 
 fn is_pair(text: &str) -> bool {
     let (name, number) = text.split_once('=').unwrap_or_default();
@@ -174,7 +195,7 @@ fn requests(jobs: &[Job]) -> impl Iterator<Item = &Request> {
 /// changes in every step.
 #[test]
 fn constrained_texts_stay_the_same_with_drafts() {
-    let jobs = jobs(18);
+    let jobs = jobs(3 * LANGUAGES.len());
     let mut oracle = Oracle::default();
     let mut accepted = 0;
     for (at, algorithm) in Algorithm::ALL.into_iter().enumerate() {
@@ -204,7 +225,7 @@ fn constrained_texts_stay_the_same_with_drafts() {
 /// Constrained requests change no bit of others, and are not changed by them.
 #[test]
 fn neighbours_of_constrained_requests_do_not_notice() {
-    let jobs = jobs(12);
+    let jobs = jobs(2 * LANGUAGES.len());
     let mut oracle = Oracle::default();
     let form = Form::of_ranks(1);
     let together = oracle.answers(form, requests(&jobs));
@@ -217,7 +238,7 @@ fn neighbours_of_constrained_requests_do_not_notice() {
 /// goes on where it was.
 #[test]
 fn retracted_outputs_keep_their_constraints() {
-    let jobs = jobs(18);
+    let jobs = jobs(3 * LANGUAGES.len());
     let expected = Oracle::default().answers(Form::of_ranks(1), requests(&jobs));
     let mut ended = 0;
     for setup in [
@@ -247,7 +268,7 @@ fn retracted_outputs_keep_their_constraints() {
 /// constraint is taken, and greedy texts are those without drafts.
 #[test]
 fn other_ways_to_verify_keep_constraints() {
-    let jobs = jobs(18);
+    let jobs = jobs(3 * LANGUAGES.len());
     let expected = Oracle::default().answers(Form::of_ranks(1), requests(&jobs));
     for (verification, shape) in [
         (VerificationArg::Rejection, Shape::chain(4)),
@@ -343,8 +364,8 @@ fn constrained_texts_stay_the_same_on_gpus() {
 /// have none, with drafts, and after retractions, which make the states of constraints again.
 #[test]
 fn masks_on_the_device_give_the_same_texts() {
-    let mut jobs = jobs(7);
-    jobs.truncate(10);
+    let mut jobs = jobs(LANGUAGES.len());
+    jobs.truncate(LANGUAGES.len() + 3);
     for (at, job) in jobs.iter_mut().enumerate() {
         job.arrival = 0;
         job.request.max_new_tokens = 64;

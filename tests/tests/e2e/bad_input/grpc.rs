@@ -145,6 +145,14 @@ fn constraint_rows() -> Vec<Row<GenerateRequest>> {
             |r| r.constraint = Some(Language::Grammar(String::new())),
             "grammar",
         ),
+        (
+            "a structural tag of two forms",
+            |r| {
+                let tag = "{\"format\": {\"type\": \"any_text\"}, \"triggers\": [\"x\"]}";
+                r.constraint = Some(Language::StructuralTag(tag.to_owned()));
+            },
+            "structural_tag",
+        ),
     ]
 }
 
@@ -270,9 +278,14 @@ fn sglang_rows() -> Vec<Row<SglangRequest>> {
         ),
         ("too many choices", |r| params(r).n = 100_000, "n"),
         (
-            "a grammar",
-            |r| params(r).constraint = Some(Constraint::EbnfGrammar("root ::= \"a\"".to_owned())),
+            "a broken grammar",
+            |r| params(r).constraint = Some(Constraint::EbnfGrammar("root ::= a".to_owned())),
             "ebnf_grammar",
+        ),
+        (
+            "a structural tag that is none",
+            |r| params(r).constraint = Some(Constraint::StructuralTag("[]".to_owned())),
+            "structural_tag",
         ),
         (
             "a bias without a token",

@@ -127,7 +127,21 @@ fn constraints() -> Vec<Row> {
     vec![
         (
             json!({"response_format": {"type": "structural_tag"}}),
-            unsupported("response_format"),
+            invalid("response_format"),
+        ),
+        (
+            json!({"response_format": {"type": "structural_tag",
+                "format": {"type": "sequence", "elements": [{"type": "any_text"}, 5]}}}),
+            invalid("response_format"),
+        ),
+        (
+            json!({"structural_tag": {"triggers": ["<f"],
+                "structures": [{"begin": "<f", "schema": {"not": {}}, "end": ""}]}}),
+            invalid("structural_tag.structures[0].schema"),
+        ),
+        (
+            json!({"structured_outputs": {"structural_tag": "["}}),
+            invalid("structured_outputs.structural_tag"),
         ),
         (
             json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}),
@@ -384,6 +398,11 @@ fn others() -> Vec<(&'static str, Value, Expected)> {
             "/generate",
             text(json!({"ebnf": "root ::= x"})),
             invalid("sampling_params.ebnf"),
+        ),
+        (
+            "/generate",
+            text(json!({"structural_tag": "{\"format\": {\"type\": \"token\", \"token\": 5}}"})),
+            invalid("sampling_params.structural_tag"),
         ),
         (
             "/generate",

@@ -215,6 +215,7 @@ fn sampling(mut params: SamplingFields, spec: &mut GenerateSpec) -> ApiResult<()
         json_schema: params.json_schema.take(),
         regex: params.regex.take(),
         ebnf: params.ebnf.take(),
+        structural_tag: params.structural_tag.take(),
         ..ConstraintFields::default()
     };
     spec.constraint = constraint.spec("sampling_params.")?;

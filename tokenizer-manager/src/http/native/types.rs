@@ -54,6 +54,7 @@ with_sampling_fields! {
         pub json_schema: Option<Value>,
         pub regex: Option<String>,
         pub ebnf: Option<String>,
+        pub structural_tag: Option<Value>,
     }
     min_tokens: min_new_tokens
 }

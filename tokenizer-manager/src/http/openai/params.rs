@@ -45,6 +45,7 @@ macro_rules! openai_request {
                 pub guided_grammar: Option<String>,
                 pub ebnf: Option<String>,
                 pub grammar: Option<String>,
+                pub structural_tag: Option<serde_json::Value>,
             }
             min_tokens: min_tokens
         }
@@ -72,6 +73,7 @@ macro_rules! openai_request {
                     guided_grammar: self.guided_grammar.take(),
                     ebnf: self.ebnf.take(),
                     grammar: self.grammar.take(),
+                    structural_tag: self.structural_tag.take(),
                 };
                 spec.constraint = constraint.spec("")?;
                 Ok(())

@@ -128,7 +128,7 @@ pub(in crate::http) fn hold(
 
 /// Returns the expression of a constrained answer.
 fn rule(app: &App, answer: &ConstraintSpec) -> ApiResult<String> {
-    if answer.kind == ConstraintKind::Lark {
+    if [ConstraintKind::Lark, ConstraintKind::StructuralTag].contains(&answer.kind) {
         app.constraints.refused(Refusal::Text);
         return Err(ApiError::unsupported(
             answer.param.clone(),

@@ -24,13 +24,12 @@ pub(super) struct Field {
 
 const LEAVE_OUT: &str = "leave it out";
 const IN_PARAMS: &str =
-    "use 'sampling_params.json_schema', 'sampling_params.regex' or 'sampling_params.ebnf'";
+    "use 'json_schema', 'regex', 'ebnf' or 'structural_tag' of 'sampling_params'";
 const OWN_FORMAT: &str =
     "use 'text.format' of /v1/responses or 'output_config.format' of /v1/messages";
 const OBJECT: &str = r#"use 'response_format' of the type "json_object""#;
 const WHOLE: &str =
     "a grammar describes the whole answer here; use 'tools' for calls within a text";
-const NO_TAGS: &str = "use a JSON schema, a regular expression or a grammar";
 const STATELESS: &str = "nothing is stored here, so send the whole conversation in 'input'";
 
 const fn field(name: &'static str, routes: Routes) -> Field {
@@ -80,7 +79,8 @@ pub(super) const FIELDS: &[Field] = &[
     instead("guided_grammar", CONVERSATIONS, OWN_FORMAT),
     instead("grammar", CONVERSATIONS, OWN_FORMAT),
     instead("ebnf", CONVERSATIONS, OWN_FORMAT),
-    instead("structural_tag", ALL, NO_TAGS),
+    instead("structural_tag", GENERATE, IN_PARAMS),
+    instead("structural_tag", CONVERSATIONS, OWN_FORMAT),
     field("guided_whitespace_pattern", ALL),
     instead("guided_json_object", Routes(1 | 2), OBJECT),
     instead("guided_json_object", NATIVE, IN_PARAMS),

@@ -45,7 +45,7 @@ pub(super) const V4: ToolFormat = ToolFormat {
 };
 
 /// Values between their tags.
-const STYLE: RawStyle = RawStyle {
+pub(super) const STYLE: RawStyle = RawStyle {
     head: |lark, key| {
         format!(
             "{} \"\\\"\" {key} \"\\\" string=\\\"\"",

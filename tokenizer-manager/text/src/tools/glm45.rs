@@ -36,7 +36,7 @@ const VALUE: usize = 4;
 const VALUE_END: usize = 5;
 
 /// Keys and values, each behind a line end that GLM-4.7 and later leave out.
-const STYLE: RawStyle = RawStyle {
+pub(super) const STYLE: RawStyle = RawStyle {
     head: |lark, key| {
         let [begin, end, value] = [KEY, KEY_END, VALUE].map(|at| lark.mark(at));
         format!("{begin} {key} {end} {NEWLINE} {value}")

@@ -15,13 +15,14 @@ mod values;
 
 use serde_json::Value;
 
-pub(super) use lark::{Lark, Unit, call_object, literal};
+pub(super) use lark::{Lark, Unit, call_object};
 pub(super) use named::{NamedStyle, named};
 pub(super) use raw::{RawStyle, Told, keys, value};
 
+pub(super) use crate::lark::literal;
+
 use super::ToolFormat;
-use crate::tokenizer::Tokenizer;
-use lark::regex_of;
+use crate::{lark::text_without, tokenizer::Tokenizer};
 
 /// Most bytes of a grammar.
 pub const GRAMMAR_BYTES: usize = 64 << 10;
@@ -109,7 +110,7 @@ impl ToolFormat {
             }
             Beside::Text => {
                 let opening = unit.opening.ok_or(no_opening)?;
-                let free = lark.terminal(&free_text(&self.begins()));
+                let free = lark.terminal(&text_without(self.begins()));
                 let lead = match lark.is_token(opening) {
                     true => format!("{free}? {}", lark.mark(opening)),
                     false => lark.terminal(&format!("{free}? {}", lark.mark(opening))),
@@ -121,8 +122,8 @@ impl ToolFormat {
         lark.finish(&start)
     }
 
-    fn begins(&self) -> Vec<&'static str> {
-        self.begins.iter().map(|at| self.marks[*at]).collect()
+    fn begins(&self) -> impl Iterator<Item = &'static str> {
+        self.begins.iter().map(|at| self.marks[*at])
     }
 }
 
@@ -134,10 +135,4 @@ fn calls(lark: &Lark<'_>, unit: &Unit, several: bool) -> String {
         Some(between) if several => format!("{one} ({between} {one})*"),
         _ => one,
     }
-}
-
-/// Returns the terminal of text without these marks.
-fn free_text(marks: &[&str]) -> String {
-    let marks: Vec<_> = marks.iter().map(|mark| regex_of(mark)).collect();
-    format!("/(?s:.)+/ & ~/(?s:.*)({})(?s:.*)/", marks.join("|"))
 }

@@ -35,7 +35,7 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
 };
 
 /// Values between their tags.
-const STYLE: RawStyle = RawStyle {
+pub(super) const STYLE: RawStyle = RawStyle {
     head: |lark, key| format!("{} \"\\\"\" {key} \"\\\">\"", lark.mark(PARAMETER)),
     close: PARAMETER_END,
     behind: "\"\\n\"",

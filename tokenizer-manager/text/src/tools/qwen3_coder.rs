@@ -33,7 +33,7 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
 };
 
 /// Values on lines of their own.
-const STYLE: RawStyle = RawStyle {
+pub(super) const STYLE: RawStyle = RawStyle {
     head: |lark, key| format!("{} {key} \">\"", lark.mark(PARAMETER)),
     close: PARAMETER_END,
     behind: "\"\\n\"",

@@ -1,6 +1,6 @@
 //! Types of the arguments of tools, from their JSON Schemas.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value};
 
@@ -42,11 +42,11 @@ impl ToolSchemas {
             let function = &tool["function"];
             let root = function["parameters"].as_object();
             let root = root.unwrap_or(&none);
-            let properties = root.get("properties").and_then(Value::as_object);
-            let kinds = properties.into_iter().flatten();
-            let kinds = kinds.map(|(name, schema)| (name.clone(), Kinds::of(schema, root)));
+            let kinds = Kinds::listed(root).into_iter();
             let arguments = Arguments {
-                listed: kinds.collect(),
+                listed: kinds
+                    .map(|(name, kinds)| (name.to_owned(), kinds))
+                    .collect(),
                 rest: Kinds::of_rest(root),
             };
             Some((function["name"].as_str()?.to_owned(), arguments))
@@ -114,18 +114,34 @@ impl Kinds {
         json: true,
     };
 
-    /// Reads the types from `type`, `enum`, `const`, the branches of a union, and references into
-    /// the arguments' schema, `root`.
+    /// Reads the types from `type`, `enum`, `const`, the branches of a union, those of `allOf`, and
+    /// references into the arguments' schema, `root`.
     pub fn of(schema: &Value, root: &Map<String, Value>) -> Self {
         let mut kinds = Self::default();
         kinds.add(schema, root, &mut { MOST_SCHEMAS });
         kinds
     }
 
+    /// Reads the types of the arguments that a schema lists, itself or by a reference or `allOf`.
+    pub fn listed(root: &Map<String, Value>) -> BTreeMap<&str, Self> {
+        let mut listed = BTreeMap::new();
+        for part in parts(root) {
+            let properties = part.get("properties").and_then(Value::as_object);
+            for (name, schema) in properties.into_iter().flatten() {
+                let known = listed.entry(name.as_str()).or_insert(Self::default());
+                *known = known.and(Self::of(schema, root));
+            }
+        }
+        listed
+    }
+
     /// Reads the types of arguments that a schema does not list.
     pub fn of_rest(root: &Map<String, Value>) -> Self {
-        let rest = root.get("additionalProperties");
-        rest.map_or(Self::default(), |rest| Self::of(rest, root))
+        let parts = parts(root).into_iter();
+        let rests = parts.filter_map(|part| part.get("additionalProperties"));
+        rests.fold(Self::default(), |rest, schema| {
+            rest.and(Self::of(schema, root))
+        })
     }
 
     fn add(&mut self, schema: &Value, root: &Map<String, Value>, left: &mut usize) {
@@ -158,6 +174,25 @@ impl Kinds {
         }
         if let Some(target) = schema["$ref"].as_str().and_then(|to| target(root, to)) {
             self.add(target, root, left);
+        }
+        for branch in schema["allOf"].as_array().into_iter().flatten() {
+            let mut kinds = Self::default();
+            kinds.add(branch, root, left);
+            *self = self.and(kinds);
+        }
+    }
+
+    /// Returns the types that both allow. No type stands for types that are not told.
+    fn and(self, other: Self) -> Self {
+        match (self == Self::default(), other == Self::default()) {
+            (true, _) => other,
+            (_, true) => self,
+            (false, false) => Self {
+                string: self.string && other.string,
+                null: self.null && other.null,
+                other: self.other && other.other,
+                json: self.json && other.json,
+            },
         }
     }
 
@@ -211,6 +246,27 @@ impl Kinds {
     }
 }
 
+/// Returns a schema of arguments, and those to which it leads by references and `allOf`.
+fn parts(root: &Map<String, Value>) -> Vec<&Map<String, Value>> {
+    let mut parts = vec![root];
+    let mut at = 0;
+    while at < parts.len() && parts.len() < MOST_SCHEMAS {
+        let part = parts[at];
+        let reference = part.get("$ref").and_then(Value::as_str);
+        let leads = reference.and_then(|to| target(root, to)).into_iter();
+        let branches = part.get("allOf").and_then(Value::as_array);
+        let leads = leads.chain(branches.into_iter().flatten());
+        let leads: Vec<_> = leads.filter_map(Value::as_object).collect();
+        for lead in leads.into_iter().take(MOST_SCHEMAS - parts.len()) {
+            if !parts.iter().any(|known| std::ptr::eq(*known, lead)) {
+                parts.push(lead);
+            }
+        }
+        at += 1;
+    }
+    parts
+}
+
 /// Returns the schema to which a reference such as `#/$defs/name` points.
 pub(crate) fn target<'a>(root: &'a Map<String, Value>, reference: &str) -> Option<&'a Value> {
     let mut parts = reference.strip_prefix("#/")?.split('/');
@@ -220,4 +276,56 @@ pub(crate) fn target<'a>(root: &'a Map<String, Value>, reference: &str) -> Optio
         Value::Array(items) => items.get(next.parse::<usize>().ok()?),
         other => other.get(part(next)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn types_are_found_behind_references_and_in_all_parts() {
+        let root = json!({
+            "$ref": "#/$defs/base",
+            "allOf": [{"properties": {"b": {"allOf": [{"$ref": "#/$defs/text"}, {}]}}},
+                {"$ref": "#"}, {"additionalProperties": {"type": "integer"}}],
+            "properties": {"a": {"type": ["string", "null"]}, "c": {"allOf": [
+                {"type": ["string", "integer"]}, {"anyOf": [{"type": "integer"}, {"type": "null"}]}]}},
+            "$defs": {
+                "text": {"type": "string"},
+                "base": {"properties": {"a": {"$ref": "#/$defs/text"}, "d": {"allOf": []}}},
+            },
+        });
+        let tool = json!({"function": {"name": "f", "parameters": root}});
+        let tools = ToolSchemas::new(&[tool]);
+        for (argument, string, json) in [
+            ("a", true, false),
+            ("b", true, false),
+            ("c", false, true),
+            ("d", false, true),
+            ("rest", false, true),
+        ] {
+            let kinds = tools.kinds("f", argument);
+            assert_eq!(
+                (kinds.is_string(), kinds.has_json()),
+                (string, json),
+                "{argument}"
+            );
+        }
+        assert_eq!(tools.kinds("f", "rest").json("5"), "5");
+        assert_eq!(tools.kinds("f", "rest").json("x"), "\"x\"");
+    }
+
+    /// Schemas that lead to each other without end are read for a bounded time.
+    #[test]
+    fn schemas_that_lead_to_many_others_end() {
+        let many: Vec<_> = (0..5000)
+            .map(|at| json!({"$ref": format!("#/allOf/{}", at + 1)}))
+            .collect();
+        let root = json!({"allOf": many});
+        let root = root.as_object().expect("an object");
+        assert_eq!(parts(root).len(), MOST_SCHEMAS);
+        assert_eq!(Kinds::of_rest(root), Kinds::default());
+    }
 }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::schema::Unwritable;
 use super::{CallableTool, GRAMMAR_BYTES, GrammarError, bare};
+use crate::lark::literal;
 use crate::marks::{Mark, Role};
 use crate::tokenizer::Tokenizer;
 
@@ -21,6 +22,8 @@ pub(crate) struct Unit {
 /// Writer of one grammar.
 #[derive(Debug)]
 pub(crate) struct Lark<'a> {
+    /// First letters of all names of rules and terminals, behind the one that tells their kind.
+    prefix: &'a str,
     marks: &'static [&'static str],
     /// Tokens of the marks that are one.
     ids: Vec<Option<u32>>,
@@ -44,8 +47,22 @@ impl<'a> Lark<'a> {
         let ids = marks.iter().copied().enumerate();
         let ids = ids.map(|mark| Mark::new(mark, Role::Call, tokenizer, true).id);
         Self {
-            marks,
             ids: ids.collect(),
+            ..Self::spelled(marks, tools, "")
+        }
+    }
+
+    /// Makes the writer of a part of a grammar, in which all marks are spelled. `prefix` keeps its
+    /// names apart from others.
+    pub fn spelled(
+        marks: &'static [&'static str],
+        tools: &'a [CallableTool<'a>],
+        prefix: &'a str,
+    ) -> Self {
+        Self {
+            prefix,
+            marks,
+            ids: vec![None; marks.len()],
             tools,
             rules: String::new(),
             count: 0,
@@ -84,7 +101,7 @@ impl<'a> Lark<'a> {
     }
 
     fn add(&mut self, kind: char, body: &str) -> String {
-        let name = format!("{kind}{}", self.count);
+        let name = format!("{kind}{}{}", self.prefix, self.count);
         self.count += 1;
         self.full |= self.rules.len() + body.len() > GRAMMAR_BYTES;
         if self.full {
@@ -161,6 +178,17 @@ impl<'a> Lark<'a> {
             false => Ok(grammar),
         }
     }
+
+    /// Returns the rules alone.
+    ///
+    /// # Errors
+    /// [`GrammarError::TooLong`].
+    pub fn into_rules(self) -> Result<String, GrammarError> {
+        match self.full {
+            true => Err(GrammarError::TooLong),
+            false => Ok(self.rules),
+        }
+    }
 }
 
 /// Returns a schema whose instances are objects alone, since arguments are.
@@ -170,26 +198,9 @@ fn as_object(schema: &Map<String, Value>) -> Value {
     Value::Object(schema)
 }
 
-/// Returns the expression of a text.
-pub(crate) fn literal(text: &str) -> String {
-    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
-}
-
 /// Returns the expression of a call as a JSON object, with its arguments under this key.
 pub(in super::super) fn call_object(lark: &mut Lark<'_>, tool: usize, key: &str) -> String {
     let name = Value::from(lark.tools[tool].name);
     let head = literal(&format!("{{\"name\": {name}, \"{key}\": "));
     format!("{head} {} \"}}\"", lark.arguments(tool))
-}
-
-/// Returns the regular expression of a text, for use between slashes.
-pub(super) fn regex_of(text: &str) -> String {
-    let mut regex = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            c if c.is_ascii_alphanumeric() => regex.push(c),
-            c => regex.push_str(&format!("\\x{{{:x}}}", u32::from(c))),
-        }
-    }
-    regex
 }

@@ -4,8 +4,9 @@ use serde_json::Map;
 use serde_json::Value;
 
 use super::GrammarError;
-use super::lark::{Lark, literal};
+use super::lark::Lark;
 use super::schema::{Properties, Unwritable, properties};
+use crate::lark::literal;
 
 /// The way in which a format writes its arguments.
 #[derive(Debug, Clone, Copy)]

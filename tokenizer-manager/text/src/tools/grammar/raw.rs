@@ -3,9 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::GrammarError;
-use super::lark::{Lark, literal, regex_of};
+use super::lark::Lark;
 use super::schema::{Properties, Unwritable, plain_name, properties};
 use super::values::{Values, Walk};
+use crate::lark::{literal, one_of, regex_of};
 use crate::tools::schema::Kinds;
 
 /// The way in which a format writes an argument.
@@ -112,11 +113,9 @@ fn loose(
     schema: &Map<String, Value>,
     style: &RawStyle,
 ) -> Result<String, Unwritable> {
-    let properties = schema.get("properties").and_then(Value::as_object);
-    let properties = properties.into_iter().flatten();
-    let kinds = properties.map(|(name, property)| (name, Kinds::of(property, schema)));
+    let kinds = Kinds::listed(schema).into_iter();
     let rest = Kinds::of_rest(schema);
-    let own = |(name, kinds): &(&String, Kinds)| {
+    let own = |(name, kinds): &(&str, Kinds)| {
         kinds.has_json() != rest.has_json() && plain_name(name).is_ok()
     };
     let own: Vec<_> = kinds.filter(own).collect();
@@ -231,14 +230,10 @@ fn text(
     style: &RawStyle,
 ) -> String {
     let most = most.map_or(String::new(), |most| most.to_string());
-    let without: Vec<_> = style
-        .without
-        .iter()
-        .map(|at| regex_of(lark.text(*at)))
-        .collect();
+    let without = one_of(style.without.iter().map(|at| lark.text(*at)));
     let mut parts = vec![
         format!("/(?s:.){{{},{most}}}/", least.max(1)),
-        format!("~/(?s:.*)({})(?s:.*)/", without.join("|")),
+        format!("~/(?s:.*){without}(?s:.*)/"),
     ];
     // The parser takes what looks like another value for that.
     if kinds.has_json() {
