@@ -8,10 +8,13 @@ use std::{
     },
 };
 
-use lockstep_types::constraint::Constraint;
+use lockstep_types::constraint::{Constraint, ConstraintKind};
 
 use crate::{
-    Cancel, ConstraintError, Lookahead, Matcher, Vocabulary, compile::Compiled, marks::Marks,
+    Cancel, ConstraintError, Lookahead, Matcher, Vocabulary,
+    compile::{Compiled, free_text},
+    marks::Marks,
+    matcher::FreeText,
     watch::Watch,
 };
 
@@ -25,7 +28,7 @@ pub struct Compiler {
     watch: Arc<Watch>,
     /// Held while a constraint is compiled for its request.
     turn: Mutex<()>,
-    /// Used last at the end.
+    /// Compiled parts, by their constraints without what comes before; used last at the end.
     kept: Mutex<Vec<(Constraint, Arc<Mutex<Compiled>>)>>,
     /// Matchers whose constraint was compiled for them, and those whose constraint was kept.
     made: [AtomicU64; 2],
@@ -54,7 +57,10 @@ impl Compiler {
 
     /// Returns true if a constraint was compiled before, and is kept.
     pub fn knows(&self, constraint: &Constraint) -> bool {
-        self.find(constraint).is_some()
+        let after = constraint.after.iter();
+        let marks = after.flat_map(|after| after.open.iter().chain([&after.close]));
+        let is_kept = || is_free(constraint) || self.find(constraint).is_some();
+        self.marks.know(marks.map(|mark| &**mark)) && is_kept()
     }
 
     /// Compiles a constraint and follows it for some hundred tokens. It blocks the calling thread
@@ -63,9 +69,10 @@ impl Compiler {
     /// # Errors
     /// [`ConstraintError`].
     pub fn check(&self, constraint: &Constraint, cancel: &Cancel) -> Result<(), ConstraintError> {
-        if self.find(constraint).is_none() {
-            let compiled =
-                Compiled::new(constraint, (&self.vocabulary, &self.marks), cancel, true)?;
+        self.before(constraint)?;
+        if self.find(constraint).is_none()
+            && let Some(compiled) = Compiled::new(constraint, &self.vocabulary, cancel, true)?
+        {
             self.keep(constraint, compiled);
         }
         Ok(())
@@ -78,23 +85,41 @@ impl Compiler {
     /// [`ConstraintError`] if it was not, and does not compile.
     pub fn matcher(&self, constraint: &Constraint) -> Result<Matcher, ConstraintError> {
         let compiled = match self.known(constraint) {
-            Some(compiled) => compiled,
+            Some(compiled) => Some(compiled),
             None => self.compile(constraint)?,
         };
-        Ok(self.start(&compiled))
+        self.start(constraint, compiled.as_deref())
     }
 
     /// Makes the second state of a request whose [`Self::matcher`] was made, for drafts. Returns
     /// `None` if its constraint is no longer kept: drafts are not worth compiling it again.
     pub fn lookahead(&self, constraint: &Constraint) -> Option<Lookahead> {
-        let compiled = self.find(constraint)?;
-        Some(Lookahead::new(self.start(&compiled).for_drafts()))
+        let compiled = self.find(constraint);
+        if compiled.is_none() && !is_free(constraint) {
+            return None;
+        }
+        let started = self.start(constraint, compiled.as_deref()).ok()?;
+        Some(Lookahead::new(started.for_drafts()))
     }
 
-    fn start(&self, compiled: &Mutex<Compiled>) -> Matcher {
-        let compiled = compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        let matcher = compiled.matcher(&self.vocabulary);
-        matcher.watched(self.watch.clone())
+    fn start(
+        &self,
+        constraint: &Constraint,
+        compiled: Option<&Mutex<Compiled>>,
+    ) -> Result<Matcher, ConstraintError> {
+        let before = self.before(constraint)?;
+        let grammar = compiled.map(|compiled| {
+            let compiled = compiled.lock().unwrap_or_else(PoisonError::into_inner);
+            compiled.grammar()
+        });
+        let matcher = Matcher::new(grammar, self.vocabulary.clone(), before);
+        Ok(matcher.watched(self.watch.clone()))
+    }
+
+    fn before(&self, constraint: &Constraint) -> Result<Option<FreeText>, ConstraintError> {
+        let after = constraint.after.as_ref();
+        let before = after.map(|after| free_text(after, &self.vocabulary, &self.marks));
+        before.transpose()
     }
 
     /// Returns how many matchers were made since the last call: from a constraint that was
@@ -105,19 +130,20 @@ impl Compiler {
     }
 
     /// Compiles a constraint, once for all choices of a request.
-    fn compile(&self, constraint: &Constraint) -> Result<Arc<Mutex<Compiled>>, ConstraintError> {
+    fn compile(
+        &self,
+        constraint: &Constraint,
+    ) -> Result<Option<Arc<Mutex<Compiled>>>, ConstraintError> {
+        if is_free(constraint) {
+            return Ok(None);
+        }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(compiled) = self.known(constraint) {
-            return Ok(compiled);
+            return Ok(Some(compiled));
         }
         self.made[0].fetch_add(1, Ordering::Relaxed);
-        let compiled = Compiled::new(
-            constraint,
-            (&self.vocabulary, &self.marks),
-            &Cancel::default(),
-            false,
-        )?;
-        Ok(self.keep(constraint, compiled))
+        let compiled = Compiled::new(constraint, &self.vocabulary, &Cancel::default(), false)?;
+        Ok(compiled.map(|compiled| self.keep(constraint, compiled)))
     }
 
     /// Finds the constraint of a matcher.
@@ -129,7 +155,9 @@ impl Compiler {
 
     fn find(&self, constraint: &Constraint) -> Option<Arc<Mutex<Compiled>>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = kept.iter().position(|(known, _)| known == constraint)?;
+        let at = kept
+            .iter()
+            .position(|(known, _)| is_same(known, constraint))?;
         let entry = kept.remove(at);
         let found = entry.1.clone();
         kept.push(entry);
@@ -139,13 +167,28 @@ impl Compiler {
     fn keep(&self, constraint: &Constraint, compiled: Compiled) -> Arc<Mutex<Compiled>> {
         let compiled = Arc::new(Mutex::new(compiled));
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, known)) = kept.iter().find(|(known, _)| known == constraint) {
+        if let Some((_, known)) = kept.iter().find(|(known, _)| is_same(known, constraint)) {
             return known.clone();
         }
         if kept.len() == KEPT {
             kept.remove(0);
         }
-        kept.push((constraint.clone(), compiled.clone()));
+        let key = Constraint {
+            after: None,
+            ..constraint.clone()
+        };
+        kept.push((key, compiled.clone()));
         compiled
     }
+}
+
+/// Returns true if anything may follow the free text, so that there is nothing to compile.
+fn is_free(constraint: &Constraint) -> bool {
+    constraint.kind == ConstraintKind::Anything
+}
+
+/// Returns true if two constraints have one compiled part.
+fn is_same(one: &Constraint, other: &Constraint) -> bool {
+    let part = |own: &Constraint| (own.kind, own.whitespace);
+    part(one) == part(other) && one.text == other.text
 }

@@ -8,11 +8,11 @@ use std::{
 
 use llguidance::api::TopLevelGrammar;
 use lockstep_text::lark::one_of;
-use lockstep_types::constraint::{Constraint, ConstraintKind};
+use lockstep_types::constraint::{Constraint, ConstraintKind, Reasoning};
 
 use crate::{
-    Cancel, ConstraintError, Matcher, Vocabulary, bounds, json::json_options, mark::Mark,
-    marks::Marks, tags, walk,
+    Cancel, ConstraintError, Matcher, Vocabulary, bounds, json::json_options, marks::Marks,
+    matcher::FreeText, tags, walk,
 };
 
 /// Longest time for a constraint to be compiled where it is checked, so that the steps of a lead,
@@ -22,28 +22,29 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// Stack of the thread that compiles, of which only the touched part takes memory.
 const STACK: usize = 256 << 20;
 
-/// A compiled constraint, from which each request's matcher is cloned.
-pub(crate) struct Compiled {
-    grammar: llguidance::Matcher,
-    before: Option<(Option<u32>, Arc<Mark>)>,
-}
+/// The compiled part of a constraint, from which each request's matcher is cloned. What comes
+/// before that part is none of its business.
+pub(crate) struct Compiled(llguidance::Matcher);
 
 impl Compiled {
     /// Compiles a constraint, computes its first mask, and with `walks` follows it for some
-    /// hundred tokens.
+    /// hundred tokens. Returns `None` where anything may follow the free text.
     ///
     /// # Errors
     /// [`ConstraintError`].
     pub fn new(
         constraint: &Constraint,
-        (vocabulary, marks): (&Arc<Vocabulary>, &Marks),
+        vocabulary: &Arc<Vocabulary>,
         cancel: &Cancel,
         walks: bool,
-    ) -> Result<Self, ConstraintError> {
+    ) -> Result<Option<Self>, ConstraintError> {
+        if constraint.kind == ConstraintKind::Anything {
+            return Ok(None);
+        }
         // Compiling a schema takes a frame for each level, references included.
         thread::scope(|scope| {
             let thread = thread::Builder::new().stack_size(STACK);
-            let compile = || Self::compile(constraint, (vocabulary, marks), cancel, walks);
+            let compile = || Self::compile(constraint, vocabulary, cancel, walks);
             let thread = thread
                 .name("grammar".to_owned())
                 .spawn_scoped(scope, compile);
@@ -56,12 +57,14 @@ impl Compiled {
 
     fn compile(
         constraint: &Constraint,
-        (vocabulary, marks): (&Arc<Vocabulary>, &Marks),
+        vocabulary: &Arc<Vocabulary>,
         cancel: &Cancel,
         walks: bool,
-    ) -> Result<Self, ConstraintError> {
+    ) -> Result<Option<Self>, ConstraintError> {
         let begun = Instant::now();
-        let grammar = grammar(constraint, vocabulary)?;
+        let Some(grammar) = grammar(constraint, vocabulary)? else {
+            return Ok(None);
+        };
         let parser = vocabulary.factory().create_parser(grammar);
         let parser =
             parser.map_err(|error| ConstraintError::told(constraint.kind, &error.to_string()))?;
@@ -72,55 +75,65 @@ impl Compiled {
         if walks && begun.elapsed() > LONGEST {
             return Err(ConstraintError::Slow);
         }
-        let before = match &constraint.after {
-            None => None,
-            Some(after) => {
-                let close = marks.of(&after.close);
-                let close = close.ok_or_else(|| {
-                    ConstraintError::refused("the mark that ends the reasoning is empty")
-                })?;
-                let open = after.open.as_ref();
-                // A mark of several tokens can't be told from the constrained part in time.
-                let token = |open: &Arc<str>| {
-                    vocabulary.token(open.as_bytes()).ok_or_else(|| {
-                        ConstraintError::refused(format!(
-                            "the mark '{open}', with which this model's reasoning begins, is not \
-                             one token, so reasoning can't come before a constrained output; \
-                             turn the reasoning off, by the chat template or by \
-                             `--reasoning-parser none`"
-                        ))
-                    })
-                };
-                Some((open.map(token).transpose()?, close))
-            }
-        };
-        let compiled = Self { grammar, before };
-        walk::walk(compiled.constrained(vocabulary), cancel, walks)
-            .map_err(|error| error.of(constraint.kind))?;
-        Ok(compiled)
+        // It can be cancelled.
+        let walked = grammar.deep_clone().into_cancellable();
+        let walked = Matcher::new(Some(walked), vocabulary.clone(), None);
+        walk::walk(walked, cancel, walks).map_err(|error| error.of(constraint.kind))?;
+        Ok(Some(Self(grammar)))
     }
 
-    /// Makes the matcher of a request, which shares nothing that is locked.
-    pub fn matcher(&self, vocabulary: &Arc<Vocabulary>) -> Matcher {
-        let mut grammar = self.grammar.deep_clone();
+    /// Makes the grammar of a request, which shares nothing that is locked.
+    pub fn grammar(&self) -> llguidance::Matcher {
+        let mut grammar = self.0.deep_clone();
         // Only a mask sets the fuel of the tokens after it. One that fails is told of later.
         let _ = grammar.compute_mask();
-        Matcher::new(grammar, vocabulary.clone(), self.before.clone())
-    }
-
-    /// Makes a matcher of the constrained part alone, which can be cancelled.
-    fn constrained(&self, vocabulary: &Arc<Vocabulary>) -> Matcher {
-        let grammar = self.grammar.deep_clone().into_cancellable();
-        Matcher::new(grammar, vocabulary.clone(), None)
+        grammar
     }
 }
 
+/// Returns the free text before a constrained part.
+///
+/// # Errors
+/// [`ConstraintError`] for a mark that is empty, or that no tokens spell where it has to come.
+pub(crate) fn free_text(
+    after: &Reasoning,
+    vocabulary: &Vocabulary,
+    marks: &Marks,
+) -> Result<FreeText, ConstraintError> {
+    let mark = |text: &str, which: &str, spelled: bool| {
+        let mark = marks.of(text, vocabulary).ok_or_else(|| {
+            ConstraintError::refused(format!("the mark that {which} the reasoning is empty"))
+        })?;
+        match !spelled || mark.can_be_spelled(vocabulary) {
+            true => Ok(mark),
+            false => Err(ConstraintError::refused(format!(
+                "the mark '{text}', that {which} this model's reasoning, can't be spelled by its \
+                 tokens; turn the reasoning off, by the chat template or by \
+                 `--reasoning-parser none`"
+            ))),
+        }
+    };
+    let open = after.open.as_deref();
+    Ok(FreeText {
+        open: open.map(|open| mark(open, "begins", true)).transpose()?,
+        close: mark(&after.close, "ends", after.limit.is_some())?,
+        limit: after.limit,
+        again: after.again,
+        breaks: after
+            .breaks
+            .iter()
+            .filter_map(|mark| vocabulary.token(mark.as_bytes()))
+            .collect(),
+    })
+}
+
+/// Returns the grammar of the constrained part; `None` if that is anything.
 fn grammar(
     constraint: &Constraint,
     vocabulary: &Vocabulary,
-) -> Result<TopLevelGrammar, ConstraintError> {
+) -> Result<Option<TopLevelGrammar>, ConstraintError> {
     bounds::length(&constraint.text)?;
-    Ok(match constraint.kind {
+    Ok(Some(match constraint.kind {
         ConstraintKind::JsonSchema => {
             let mut schema = bounds::schema(&constraint.text)?;
             json_options(constraint.whitespace).apply_to(&mut schema);
@@ -143,7 +156,8 @@ fn grammar(
             let grammar = tags::lark(&constraint.text, constraint.whitespace, vocabulary)?;
             TopLevelGrammar::from_lark(grammar)
         }
-    })
+        ConstraintKind::Anything => return Ok(None),
+    }))
 }
 
 /// Returns an expression of a grammar whose words are those of a schema, a regular expression or a
@@ -167,6 +181,7 @@ pub fn expression(kind: ConstraintKind, text: &str) -> Result<String, Constraint
                 "a grammar can't be a part of another one",
             ));
         }
+        ConstraintKind::Anything => "/(?s:.*)/".to_owned(),
     })
 }
 

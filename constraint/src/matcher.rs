@@ -1,55 +1,35 @@
 //! The state of one constrained output.
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+mod before;
+mod grammar;
 
+use std::{fmt, sync::Arc, time::Duration};
+
+use before::{Before, State};
+use grammar::Grammar;
 use llguidance::CancellationHandle;
 use lockstep_sampling::{SamplingError, TokenConstraint, allows};
 
-use crate::{
-    Vocabulary,
-    blanks::{MOST_BLANKS, is_blank},
-    forced::forced,
-    mark::{Mark, Step},
-    vocabulary::MOST_WORK,
-    watch::{Watch, Watched},
-};
+pub(crate) use before::FreeText;
 
-/// Longest time of one mask or of one token. Most take microseconds.
-const LONGEST: Duration = Duration::from_secs(5);
-
-/// Longest time of one mask of a lookahead, and most work of all its masks. All its walks together
-/// have a time of their own too ([`crate::Lookahead`]).
-const LONGEST_AHEAD: Duration = Duration::from_secs(1);
-const MOST_WORK_AHEAD: u64 = MOST_WORK / 10;
+use crate::{Vocabulary, blanks::MOST_BLANKS, forced::forced, watch::Watch};
 
 /// The state of one constrained output: tokens that were taken, tokens that may follow.
 ///
-/// Three things spoil llguidance's matcher for good: to ask a stopped one for a mask, to give it
-/// anything after it stopped, or to give it a forbidden token. So it is never asked for the first,
-/// and every token is checked before it is given. End tokens are not given to it at all. Once the constraint is fulfilled and can't go on, they
-/// alone are allowed, any number of times.
+/// Once the constraint is fulfilled and can't go on, end tokens alone are allowed, any number of
+/// times. Where anything may follow the free text, nothing is ever fulfilled or ended: an end token
+/// is a token like others, as in an output without a constraint.
 pub struct Matcher {
-    grammar: llguidance::Matcher,
+    /// `None` = anything may follow the free text.
+    grammar: Option<Grammar>,
     vocabulary: Arc<Vocabulary>,
-    /// Ends what takes too long.
-    watch: Option<Arc<Watch>>,
-    /// Longest time of a mask, and most work of all masks.
-    longest: Duration,
-    most_work: u64,
     before: Option<Before>,
-    /// Tokens that the grammar took, behind those of `before`.
+    /// Tokens of the constrained part, behind those of `before`.
     taken: usize,
     /// End tokens behind them.
     ended: usize,
-    /// Work of the lexer so far, each unit of which keeps a byte or some.
-    work: u64,
     /// The allowed tokens of this state; empty = not known yet.
     mask: Vec<u32>,
-    computed: Computed,
     failure: Option<String>,
 }
 
@@ -60,28 +40,6 @@ pub struct Computed {
     pub masks: u64,
     /// Their time.
     pub took: Duration,
-}
-
-/// Free text before the constrained part.
-#[derive(Debug, Clone)]
-struct Before {
-    close: Arc<Mark>,
-    /// Token that begins the free text; without it there is none. `None` = it has begun.
-    open: Option<u32>,
-    /// For each free token, the state before it.
-    earlier: Vec<State>,
-    state: State,
-}
-
-/// Place in an output that has no constrained token yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// The output is empty: free text or the constrained part may come.
-    Open,
-    /// In the free text, with this length of the closing mark matched.
-    Free(usize),
-    /// Behind the mark and this many bytes of blanks, which models like to write there.
-    Closed(usize),
 }
 
 impl fmt::Debug for Matcher {
@@ -96,31 +54,20 @@ impl fmt::Debug for Matcher {
 }
 
 impl Matcher {
-    /// Makes the state of an empty output. `open` is the token that may begin free text;
-    /// `close` ends that text.
+    /// Makes the state of an empty output: first `before`, then the words of `grammar`, or
+    /// anything.
     pub(crate) fn new(
-        grammar: llguidance::Matcher,
+        grammar: Option<llguidance::Matcher>,
         vocabulary: Arc<Vocabulary>,
-        before: Option<(Option<u32>, Arc<Mark>)>,
+        before: Option<FreeText>,
     ) -> Self {
-        let before = before.map(|(open, close)| Before {
-            close,
-            open,
-            earlier: Vec::new(),
-            state: open.map_or(State::Free(0), |_| State::Open),
-        });
         Self {
             mask: Vec::with_capacity(vocabulary.width().div_ceil(32)),
-            grammar,
+            grammar: grammar.map(Grammar::new),
             vocabulary,
-            watch: None,
-            longest: LONGEST,
-            most_work: MOST_WORK,
-            before,
+            before: before.map(Before::new),
             taken: 0,
             ended: 0,
-            work: 0,
-            computed: Computed::default(),
             failure: None,
         }
     }
@@ -128,8 +75,7 @@ impl Matcher {
     /// Lets no mask and no token take longer than a moment. The constraint fails if one does.
     pub(crate) fn watched(self, watch: Arc<Watch>) -> Self {
         Self {
-            grammar: self.grammar.into_cancellable(),
-            watch: Some(watch),
+            grammar: self.grammar.map(|grammar| grammar.watched(watch)),
             ..self
         }
     }
@@ -137,15 +83,9 @@ impl Matcher {
     /// Makes the state give up earlier, since nothing but drafts needs it.
     pub(crate) fn for_drafts(self) -> Self {
         Self {
-            longest: LONGEST_AHEAD,
-            most_work: MOST_WORK_AHEAD,
+            grammar: self.grammar.map(Grammar::for_drafts),
             ..self
         }
-    }
-
-    fn begin(&self) -> Option<Watched> {
-        let handle = self.grammar.cancellation_handle()?;
-        Some(self.watch.as_ref()?.begin(handle, self.longest))
     }
 
     /// Returns why the constraint can't be followed any further, if that is so.
@@ -155,7 +95,10 @@ impl Matcher {
 
     /// Returns the masks computed since the last call.
     pub fn take_computed(&mut self) -> Computed {
-        std::mem::take(&mut self.computed)
+        let grammar = self.grammar.as_mut();
+        grammar.map_or_else(Computed::default, |grammar| {
+            std::mem::take(&mut grammar.computed)
+        })
     }
 
     /// Returns true if the output may end here.
@@ -163,14 +106,15 @@ impl Matcher {
     /// # Errors
     /// [`SamplingError::Constraint`], for good.
     pub fn is_fulfilled(&mut self) -> Result<bool, SamplingError> {
-        if self.ended > 0 || self.is_stopped() {
-            return Ok(true);
+        match self.before() {
+            before if self.grammar.is_none() => Ok(!before.is_some_and(Before::is_over)),
+            Some(before) if before.is_free() => Ok(false),
+            _ if self.ended > 0 => Ok(true),
+            _ => {
+                let accepting = self.behind_opening(|grammar, _| grammar.is_accepting())?;
+                Ok(accepting.unwrap_or(false))
+            }
         }
-        if self.is_free() {
-            return Ok(false);
-        }
-        let accepting = self.grammar.is_accepting();
-        accepting.map_err(|error| self.fail(error.to_string()))
     }
 
     /// Returns the token that spells most of the text that must come next: a likely draft, since
@@ -195,21 +139,12 @@ impl Matcher {
     /// Returns a handle by which another thread ends a mask that takes too long. The constraint
     /// fails then.
     pub(crate) fn cancellation(&mut self) -> Option<CancellationHandle> {
-        self.grammar.cancellation_handle()
+        self.grammar.as_ref()?.cancellation()
     }
 
-    /// Returns the place before the constrained part; `None` in that part.
-    fn before(&self) -> Option<(&Before, State)> {
-        let before = self.before.as_ref().filter(|_| self.taken == 0)?;
-        Some((before, before.state))
-    }
-
-    fn is_free(&self) -> bool {
-        matches!(self.before(), Some((_, State::Free(_))))
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.grammar.is_stopped() && !self.grammar.is_error()
+    /// Returns the text before the constrained part; `None` in that part.
+    fn before(&self) -> Option<&Before> {
+        self.before.as_ref().filter(|_| self.taken == 0)
     }
 
     fn fail(&mut self, why: String) -> SamplingError {
@@ -217,116 +152,164 @@ impl Matcher {
         SamplingError::Constraint
     }
 
+    /// Runs `read` on the grammar's state, and gives it the empty mask to fill. The tokens of an
+    /// opening mark that is not whole are taken in for as long as that takes. Returns `None` if
+    /// they can't begin the constrained part, or without a grammar.
+    fn behind_opening<T>(
+        &mut self,
+        read: impl FnOnce(&mut Grammar, &mut Vec<u32>) -> Result<T, String>,
+    ) -> Result<Option<T>, SamplingError> {
+        let Some(grammar) = &mut self.grammar else {
+            return Ok(None);
+        };
+        let before = self.before.as_ref().filter(|_| self.taken == 0);
+        let opening = match before {
+            Some(before) if matches!(before.state, State::Open(_)) => before.opening.as_slice(),
+            _ => &[],
+        };
+        let run = || {
+            if !opening.is_empty() && !grammar.allows(opening)? {
+                return Ok(None);
+            }
+            grammar.take(opening)?;
+            let found = read(grammar, &mut self.mask);
+            grammar.give_back(opening.len())?;
+            found.map(Some)
+        };
+        run().map_err(|why| self.fail(why))
+    }
+
     /// Computes the mask of this state.
     fn compute(&mut self) -> Result<(), SamplingError> {
-        if self.ended > 0 || self.is_stopped() {
-            self.mask.resize(self.vocabulary.width().div_ceil(32), 0);
-            for token in self.vocabulary.end_tokens() {
-                self.mask[*token as usize / 32] |= 1 << (token % 32);
+        if self.ended > 0 {
+            self.vocabulary.ends(&mut self.mask);
+            return Ok(());
+        }
+        let before = self.before.as_ref().filter(|_| self.taken == 0);
+        if let Some(before) = before.filter(|before| before.is_free()) {
+            before.free_mask(self.grammar.is_none(), &self.vocabulary, &mut self.mask);
+            return Ok(());
+        }
+        if self.grammar.is_none() {
+            self.vocabulary.all(&mut self.mask);
+            if let Some(forbidden) = before.and_then(|own| own.forbidden_mask(&self.vocabulary)) {
+                let words = self.mask.iter_mut().zip(forbidden);
+                words.for_each(|(word, forbidden)| *word &= !forbidden);
             }
             return Ok(());
         }
-        if let Some((before, State::Free(matched))) = self.before() {
-            let close = before.close.clone();
-            let allowed = close.allowed(matched, &self.vocabulary);
-            self.mask.extend_from_slice(allowed);
+        let vocabulary = self.vocabulary.clone();
+        self.behind_opening(|grammar, mask| match grammar.is_stopped() {
+            true => {
+                vocabulary.ends(mask);
+                Ok(())
+            }
+            false => grammar.mask(mask),
+        })?;
+        let Some(before) = self.before.as_ref().filter(|_| self.taken == 0) else {
             return Ok(());
+        };
+        self.mask.resize(vocabulary.width().div_ceil(32), 0);
+        if let Some(opening) = before.opening_mask(&vocabulary) {
+            let words = self.mask.iter_mut().zip(opening);
+            words.for_each(|(word, opening)| *word |= opening);
         }
-        self.compute_constrained()?;
-        let Some((before, state)) = self.before() else {
-            return Ok(());
-        };
-        let (open, blanks) = match state {
-            State::Open => (before.open, 0),
-            State::Closed(blanks) => (None, MOST_BLANKS.saturating_sub(blanks)),
-            State::Free(_) => (None, 0),
-        };
-        let blanks = self.vocabulary.blanks().filter(|(_, len)| *len <= blanks);
-        for token in open.into_iter().chain(blanks.map(|(token, _)| token)) {
-            if let Some(word) = self.mask.get_mut(token as usize / 32) {
-                *word |= 1 << (token % 32);
+        if let State::Closed(blanks) = before.state {
+            let left = MOST_BLANKS.saturating_sub(blanks);
+            for (token, _) in vocabulary.blanks().filter(|(_, len)| *len <= left) {
+                self.mask[token as usize / 32] |= 1 << (token % 32);
             }
         }
         Ok(())
     }
 
-    /// Computes the mask of the grammar alone.
-    fn compute_constrained(&mut self) -> Result<(), SamplingError> {
-        let (_watched, begun) = (self.begin(), Instant::now());
-        let mask = self.grammar.compute_mask();
-        self.computed.masks += 1;
-        self.computed.took += begun.elapsed();
-        match mask {
-            Ok(mask) => self.mask.extend_from_slice(mask.as_slice()),
-            Err(error) => return Err(self.fail(error.to_string())),
-        }
-        let spent = self.grammar.last_step_stats();
-        self.work += spent.map_or(0, |spent| spent.lexer_cost);
-        if self.work > self.most_work {
-            self.mask.clear();
-            return Err(self.fail("its automaton takes too much memory; simplify it".to_owned()));
-        }
+    /// Takes in a token where anything may follow the free text.
+    fn take_any(&mut self, token: u32) -> Result<(), SamplingError> {
+        let before = self.before.as_mut().filter(|_| self.taken == 0);
+        let is_free = match before {
+            None => false,
+            Some(before) => {
+                let forbidden = before.forbidden_mask(&self.vocabulary);
+                if forbidden.is_some_and(|mask| allows(mask, token)) {
+                    return Err(SamplingError::Constraint);
+                }
+                before.take_any(token, &self.vocabulary)?
+            }
+        };
+        self.taken += usize::from(!is_free);
         Ok(())
     }
 
-    /// Takes in a token of the free text, or of the blanks behind it. Returns false if the token
-    /// is the grammar's.
+    /// Takes in a token of the free text, of its marks, or of the blanks behind it. Returns false
+    /// if the token is the grammar's.
     fn take_free(&mut self, token: u32) -> Result<bool, SamplingError> {
-        let Some((before, state)) = self.before() else {
+        let (Some(before), Some(grammar)) = (&mut self.before, &mut self.grammar) else {
             return Ok(false);
         };
-        let word = self.vocabulary.word(token);
-        let next = match state {
-            State::Open if before.open == Some(token) => State::Free(0),
-            State::Open => return Ok(false),
-            State::Free(matched) => match before.close.step(matched, word) {
-                _ if word.is_empty() => return Err(SamplingError::Constraint),
-                Step::EndsInside => return Err(SamplingError::Constraint),
-                Step::Within(matched) => State::Free(matched),
-                Step::Ends(blanks) => State::Closed(blanks),
-            },
-            // Blanks with which the constrained part may begin are that part's.
-            State::Closed(blanks) => {
-                let blanks = blanks + word.len();
-                if !is_blank(word) || blanks > MOST_BLANKS || self.is_constrained(token)? {
-                    return Ok(false);
-                }
-                State::Closed(blanks)
-            }
-        };
-        if let Some(before) = &mut self.before {
-            before.earlier.push(state);
-            before.state = next;
+        if self.taken > 0 {
+            return Ok(false);
         }
-        Ok(true)
+        let mut failure = None;
+        let taken = before.take(token, &self.vocabulary, |token| {
+            let allowed = grammar.allows(&[token]);
+            allowed.map_err(|why| {
+                failure = Some(why);
+                SamplingError::Constraint
+            })
+        });
+        match failure {
+            Some(why) => Err(self.fail(why)),
+            None => taken,
+        }
     }
 
-    /// Returns true if the grammar allows a token.
-    fn is_constrained(&mut self, token: u32) -> Result<bool, SamplingError> {
-        let _watched = self.begin();
-        let valid = self.grammar.validate_tokens(&[token]);
-        let valid = valid.map_err(|error| self.fail(error.to_string()))?;
-        Ok(valid == 1)
-    }
-
-    /// Gives a token to the grammar.
+    /// Gives a token to the grammar, behind an opening mark that is not whole.
     fn take_constrained(&mut self, token: u32) -> Result<(), SamplingError> {
-        if self.is_stopped() {
-            return Err(SamplingError::Constraint);
-        }
         // A known mask answers faster.
-        let allowed = match self.mask.is_empty() {
-            false => allows(&self.mask, token),
-            true => self.is_constrained(token)?,
+        let known = match self.mask.is_empty() {
+            false if !allows(&self.mask, token) => return Err(SamplingError::Constraint),
+            known => !known,
         };
-        if !allowed {
+        let taken = self.behind_opening(|grammar, _| {
+            Ok(!grammar.is_stopped() && (known || grammar.allows(&[token])?))
+        })?;
+        if taken != Some(true) {
             return Err(SamplingError::Constraint);
         }
-        let _watched = self.begin();
-        let consumed = self.grammar.consume_token(token);
-        consumed.map_err(|error| self.fail(error.to_string()))?;
+        let (Some(grammar), before) = (&mut self.grammar, &self.before) else {
+            return Err(SamplingError::Constraint);
+        };
+        let opening = match before {
+            Some(Before {
+                state: State::Open(_),
+                opening,
+                ..
+            }) if self.taken == 0 => &opening[..],
+            _ => &[],
+        };
+        let taken = grammar.take(opening).and_then(|()| grammar.take(&[token]));
+        taken.map_err(|why| self.fail(why))?;
         self.taken += 1;
         Ok(())
+    }
+
+    /// Takes back tokens of the grammar. Without any, those of an opening mark that is not whole
+    /// are none of its either.
+    fn give_back_constrained(&mut self, tokens: usize) -> Result<(), SamplingError> {
+        self.taken -= tokens;
+        let (Some(grammar), true) = (&mut self.grammar, tokens > 0) else {
+            return Ok(());
+        };
+        let opening = match &self.before {
+            Some(Before {
+                state: State::Open(_),
+                opening,
+                ..
+            }) if self.taken == 0 => opening.len(),
+            _ => 0,
+        };
+        let given_back = grammar.give_back(tokens + opening);
+        given_back.map_err(|why| self.fail(why))
     }
 }
 
@@ -345,7 +328,9 @@ impl TokenConstraint for Matcher {
         if self.failure.is_some() || token as usize >= self.vocabulary.width() {
             return Err(SamplingError::Constraint);
         }
-        if self.vocabulary.end_tokens().contains(&token) {
+        if self.grammar.is_none() {
+            self.take_any(token)?;
+        } else if self.is_end(token) {
             if !self.is_fulfilled()? {
                 return Err(SamplingError::Constraint);
             }
@@ -370,22 +355,13 @@ impl TokenConstraint for Matcher {
         let ends = tokens.min(self.ended);
         self.ended -= ends;
         let constrained = (tokens - ends).min(self.taken);
-        let rolled = self.grammar.rollback(constrained);
-        rolled.map_err(|error| self.fail(error.to_string()))?;
-        if constrained > 0 {
-            // It keeps the last mask by the place in its own table, which now holds other rows.
-            self.grammar.invalidate_bias_cache();
-        }
-        self.taken -= constrained;
-        let mut free = tokens - ends - constrained;
-        while free > 0
-            && let Some(before) = &mut self.before
-            && let Some(state) = before.earlier.pop()
-        {
-            before.state = state;
-            free -= 1;
-        }
-        match free {
+        self.give_back_constrained(constrained)?;
+        let free = tokens - ends - constrained;
+        let left = match &mut self.before {
+            Some(before) => before.give_back(free),
+            None => free,
+        };
+        match left {
             0 => Ok(()),
             _ => Err(SamplingError::Constraint),
         }

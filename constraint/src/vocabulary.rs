@@ -134,6 +134,23 @@ impl Vocabulary {
         (0..).zip(self.words.iter().map(Vec::as_slice))
     }
 
+    /// Adds all tokens to an empty mask.
+    pub(crate) fn all(&self, mask: &mut Vec<u32>) {
+        mask.resize(self.width().div_ceil(32), u32::MAX);
+        let rest = self.width() % 32;
+        if let Some(last) = mask.last_mut().filter(|_| rest > 0) {
+            *last = (1 << rest) - 1;
+        }
+    }
+
+    /// Adds the tokens that end an output to an empty mask.
+    pub(crate) fn ends(&self, mask: &mut Vec<u32>) {
+        mask.resize(self.width().div_ceil(32), 0);
+        for token in &self.end_tokens {
+            mask[*token as usize / 32] |= 1 << (token % 32);
+        }
+    }
+
     /// Returns the token with this text, if it is a single one.
     pub(crate) fn token(&self, text: &[u8]) -> Option<u32> {
         let found = self.words().find(|(_, word)| *word == text);

@@ -18,6 +18,7 @@ pub(crate) fn read(wire: pb::Constraint) -> Result<Arc<Constraint>, WireError> {
         pb::ConstraintKind::Lark => ConstraintKind::Lark,
         pb::ConstraintKind::Choice => ConstraintKind::Choice,
         pb::ConstraintKind::StructuralTag => ConstraintKind::StructuralTag,
+        pb::ConstraintKind::Anything => ConstraintKind::Anything,
         pb::ConstraintKind::Unspecified => return Err(WireError::Missing("constraint.kind")),
     };
     let whitespace = match wire.whitespace() {
@@ -27,7 +28,7 @@ pub(crate) fn read(wire: pb::Constraint) -> Result<Arc<Constraint>, WireError> {
     };
     let marks = |after: &pb::Reasoning| {
         let open = after.open.as_ref().map_or(0, String::len);
-        open + after.close.len()
+        open + after.close.len() + after.breaks.iter().map(String::len).sum::<usize>()
     };
     let bytes = wire.text.len().max(wire.after.as_ref().map_or(0, marks));
     if bytes > CONSTRAINT_BYTES {
@@ -43,6 +44,9 @@ pub(crate) fn read(wire: pb::Constraint) -> Result<Arc<Constraint>, WireError> {
         after: wire.after.map(|after| Reasoning {
             open: after.open.map(Into::into),
             close: after.close.into(),
+            limit: after.limit,
+            again: after.again,
+            breaks: after.breaks.into_iter().map(Into::into).collect(),
         }),
     }))
 }
@@ -61,6 +65,7 @@ pub(crate) fn write(constraint: &Constraint) -> pb::Constraint {
         ConstraintKind::Lark => pb::ConstraintKind::Lark,
         ConstraintKind::Choice => pb::ConstraintKind::Choice,
         ConstraintKind::StructuralTag => pb::ConstraintKind::StructuralTag,
+        ConstraintKind::Anything => pb::ConstraintKind::Anything,
     };
     let whitespace = match whitespace {
         Whitespace::Bounded => pb::Whitespace::Bounded,
@@ -73,6 +78,9 @@ pub(crate) fn write(constraint: &Constraint) -> pb::Constraint {
         after: after.as_ref().map(|after| pb::Reasoning {
             open: after.open.as_deref().map(str::to_owned),
             close: after.close.to_string(),
+            limit: after.limit,
+            again: after.again,
+            breaks: after.breaks.iter().map(ToString::to_string).collect(),
         }),
     }
 }

@@ -83,13 +83,20 @@ fn constraint() -> impl Strategy<Value = Constraint> {
         Just(ConstraintKind::Lark),
         Just(ConstraintKind::Choice),
         Just(ConstraintKind::StructuralTag),
+        Just(ConstraintKind::Anything),
     ];
     let whitespace = prop_oneof![Just(Whitespace::Bounded), Just(Whitespace::Compact)];
     let marks = (option::of(any::<String>()), any::<String>());
-    let after = option::of(marks.prop_map(|(open, close)| Reasoning {
-        open: open.map(Into::into),
-        close: close.into(),
-    }));
+    let limit = (option::of(any::<u32>()), any::<bool>());
+    let breaks = vec(any::<String>(), 0..3);
+    let after =
+        (marks, limit, breaks).prop_map(|((open, close), (limit, again), breaks)| Reasoning {
+            limit,
+            again,
+            breaks: breaks.into_iter().map(Into::into).collect(),
+            ..Reasoning::new(open.as_deref(), &close)
+        });
+    let after = option::of(after);
     (kind, any::<String>(), whitespace, after).prop_map(|(kind, text, whitespace, after)| {
         Constraint {
             kind,

@@ -30,6 +30,7 @@ pub use messages::check as check_messages;
 pub use sampling::SamplingSpec;
 pub use spec::{
     ConstraintPart, ConstraintSpec, GenerateSpec, Input, LogprobSpec, MaxTokens, SpeculativeSpec,
+    ThinkingBudget,
 };
 use tokio::time::Instant;
 pub use tools::{ToolNames, check as check_tools};

@@ -21,8 +21,8 @@ pub struct Constraint {
     pub after: Option<Reasoning>,
 }
 
-/// Free text before the constrained part of an output. It ends with a mark, and the output does
-/// not end inside it.
+/// Free text before the constrained part of an output. It ends with a mark. Where the part is
+/// constrained at all, the output does not end inside the free text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reasoning {
     /// Mark with which it begins, such as `<think>`, in which case the output may also have
@@ -30,6 +30,28 @@ pub struct Reasoning {
     pub open: Option<Arc<str>>,
     /// Mark with which it ends, such as `</think>`.
     pub close: Arc<str>,
+    /// Most tokens between the marks. When it has that many, nothing but the closing mark may
+    /// follow. `None` = the free text is as long as the model likes.
+    pub limit: Option<u32>,
+    /// True if free text with an opening mark may begin again behind the closing one, anywhere in
+    /// an output of [`ConstraintKind::Anything`]. The limit is that of all of it together.
+    pub again: bool,
+    /// Marks of one token that end it too, in an output of [`ConstraintKind::Anything`]: those of
+    /// calls that a model makes before it has ended its reasoning.
+    pub breaks: Vec<Arc<str>>,
+}
+
+impl Reasoning {
+    /// Makes free text between these marks, without a limit.
+    pub fn new(open: Option<&str>, close: &str) -> Self {
+        Self {
+            open: open.map(Into::into),
+            close: close.into(),
+            limit: None,
+            again: false,
+            breaks: Vec::new(),
+        }
+    }
 }
 
 /// Language of a constraint's text.
@@ -45,6 +67,8 @@ pub enum ConstraintKind {
     Choice,
     /// A structural tag, of SGLang's and vLLM's form or of XGrammar's.
     StructuralTag,
+    /// Any tokens at all; the text is empty. Only the reasoning before them has a limit.
+    Anything,
 }
 
 /// Blanks that JSON may have between its parts.
@@ -66,6 +90,7 @@ impl ConstraintKind {
             Self::Lark => "grammar",
             Self::Choice => "list of choices",
             Self::StructuralTag => "structural tag",
+            Self::Anything => "limit of the reasoning",
         }
     }
 }
@@ -93,11 +118,28 @@ impl Constraint {
         digest.word(*whitespace as u64);
         digest_text(text, digest);
         digest.word(u64::from(after.is_some()));
-        if let Some(Reasoning { open, close }) = after {
-            digest.word(u64::from(open.is_some()));
-            digest_text(open.as_deref().unwrap_or_default(), digest);
-            digest_text(close, digest);
+        if let Some(after) = after {
+            after.digest(digest);
         }
+    }
+}
+
+impl Reasoning {
+    fn digest(&self, digest: &mut Digest) {
+        let Self {
+            open,
+            close,
+            limit,
+            again,
+            breaks,
+        } = self;
+        digest.word(u64::from(open.is_some()));
+        digest_text(open.as_deref().unwrap_or_default(), digest);
+        digest_text(close, digest);
+        digest.option(*limit);
+        digest.word(u64::from(*again));
+        digest.word(breaks.len() as u64);
+        breaks.iter().for_each(|mark| digest_text(mark, digest));
     }
 }
 

@@ -1,6 +1,9 @@
 //! Calls as models write them, and what is none.
 
-use lockstep_text::{Beside, ToolFormat};
+use lockstep_constraint::Cancel;
+use lockstep_sampling::{TokenConstraint as _, allows};
+use lockstep_text::{Beside, ToolFormat, channel_answer};
+use lockstep_types::constraint::{Constraint, ConstraintKind, Reasoning};
 use serde_json::json;
 
 use crate::support::{Model, Tool, grammar, model};
@@ -89,6 +92,12 @@ const ROWS: &[(&str, &str, &str, &str)] = &[
         "<|tool_call>call:ping{a:[\"x\",1]}<tool_call|><|tool_call>call:look{place:<|\"|>x<|\"|>}<tool_call|>",
     ),
     (
+        "gpt-oss",
+        "<|channel|>commentary to=functions.look <|constrain|>json<|message|>{\"place\": \"x\", \"days\": 2}",
+        "<|channel|>commentary to=functions.look <|constrain|>json<|message|>{\"days\": 2}",
+        "<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{}<|call|><|start|>assistant<|channel|>commentary to=functions.look <|constrain|>json<|message|>{\"place\": \"x\"}",
+    ),
+    (
         "llama3_function",
         "<function=look>{\"place\": \"x\", \"days\": 2}</function>",
         "<function=look>{\"days\": 2}</function>",
@@ -151,6 +160,9 @@ fn calls_of_every_format_are_held_to_tools_and_schemas() {
 fn text_around_calls_is_free_and_has_no_mark() {
     for (name, one, wrong, two) in ROWS {
         let format = ToolFormat::named(name).unwrap();
+        if *name == "gpt-oss" {
+            continue;
+        }
         for as_tokens in [false, true] {
             let model = model(format, as_tokens);
             let made = |several| grammar(format, &model, &tools(), Beside::Text, several);
@@ -175,6 +187,96 @@ fn text_around_calls_is_free_and_has_no_mark() {
                     (&*format!("Hm. {}", format.marks()[0]), false, false),
                 ],
             );
+        }
+    }
+}
+
+/// In channels, text has a header too, and stands before calls or instead of them.
+#[test]
+fn text_of_channels_has_a_channel_of_its_own() {
+    let format = ToolFormat::named("gpt-oss").unwrap();
+    let call = "<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{}";
+    let comment = "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant";
+    let last = "<|channel|>final<|message|>42 <b>";
+    for as_tokens in [false, true] {
+        let model = model(format, as_tokens);
+        let made = |beside| grammar(format, &model, &tools(), beside, false).unwrap();
+        let (text, answer) = (
+            made(Beside::Text),
+            made(Beside::Answer("%json {\"type\": \"integer\"}")),
+        );
+        let number = "<|channel|>final <|constrain|>json<|message|>42";
+        for (output, as_text, as_answer) in [
+            (call, true, true),
+            (last, true, false),
+            ("<|channel|>final<|message|>42", true, true),
+            (number, true, true),
+            (&format!("<|start|>assistant{number}"), true, true),
+            (&format!("{comment}{comment}{call}"), true, false),
+            (&format!("{comment}{last}"), true, false),
+            (comment, false, false),
+            ("42", false, false),
+            (&format!("{last}<|end|>"), false, false),
+            (&format!("{last}<|start|>assistant{call}"), false, false),
+            (&call.replace("ping", "pong"), false, false),
+            ("<|channel|>analysis<|message|>Hm.", false, false),
+        ] {
+            assert_eq!(model.accepts(&text, output), as_text, "{output} {text}");
+            assert_eq!(
+                model.accepts(&answer, output),
+                as_answer,
+                "{output} {answer}"
+            );
+        }
+    }
+}
+
+/// A constrained answer begins in its channel, behind a thought or without one. All of its marks
+/// begin with the same token as the thought's.
+#[test]
+fn an_answer_in_a_channel_may_follow_a_thought() {
+    let format = ToolFormat::named("gpt-oss").unwrap();
+    let thought = "<|channel|>analysis<|message|>Hm, [7].<|end|>";
+    let answer = "<|channel|>final<|message|>42";
+    for as_tokens in [false, true] {
+        let model = model(format, as_tokens);
+        let grammar = channel_answer(&model.tokenizer, "/[0-9]+/").unwrap();
+        let constraint = Constraint {
+            after: Some(Reasoning {
+                again: true,
+                limit: Some(40),
+                ..Reasoning::new(Some("<|channel|>analysis<|message|>"), "<|end|>")
+            }),
+            ..Constraint::new(ConstraintKind::Lark, grammar)
+        };
+        model
+            .compiler
+            .check(&constraint, &Cancel::default())
+            .unwrap();
+        for (output, accepted) in [
+            (answer.to_owned(), true),
+            (format!("{thought}<|start|>assistant{answer}"), true),
+            (format!("{thought}\n{answer}"), true),
+            (thought.to_owned(), false),
+            ("<|channel|>".to_owned(), false),
+            (format!("{thought}{thought}"), false),
+            (format!("{answer} or so"), false),
+            ("<|channel|>commentary<|message|>".to_owned(), false),
+            ("42".to_owned(), false),
+        ] {
+            let mut matcher = model.compiler.matcher(&constraint).unwrap();
+            let start = matcher.allowed().unwrap().to_vec();
+            let ids = model.tokenizer.encode(&output, false).unwrap();
+            let taken = ids.iter().take_while(|id| {
+                let allowed = allows(matcher.allowed().unwrap(), **id);
+                assert_eq!(matcher.take(**id).is_ok(), allowed, "{output}");
+                allowed
+            });
+            let taken = taken.count();
+            let whole = taken == ids.len() && matcher.is_fulfilled().unwrap();
+            assert_eq!(whole, accepted, "{output} {as_tokens}");
+            matcher.give_back(taken).unwrap();
+            assert_eq!(matcher.allowed().unwrap(), start);
         }
     }
 }

@@ -20,10 +20,7 @@ fn constraints() -> Vec<Constraint> {
             json!(["certainly", "certainly not"]).to_string(),
         ),
         Constraint {
-            after: Some(Reasoning {
-                open: None,
-                close: "e".into(),
-            }),
+            after: Some(Reasoning::new(None, "e")),
             ..regex("the answer is [ab]")
         },
     ]

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod budgets;
 mod cases;
 mod forced;
 mod gbnf;

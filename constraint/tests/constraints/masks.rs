@@ -14,10 +14,7 @@ fn constraints() -> Vec<Constraint> {
         "age": {"type": "integer", "minimum": 0}}, "required": ["name"]});
     // Many tokens end with this mark, and some blanks are tokens.
     let reasoned = |open: Option<&str>| Constraint {
-        after: Some(Reasoning {
-            open: open.map(Into::into),
-            close: "e".into(),
-        }),
+        after: Some(Reasoning::new(open, "e")),
         ..regex("[ab\\n]{2,9}")
     };
     vec![
@@ -31,14 +28,52 @@ fn constraints() -> Vec<Constraint> {
         ),
         reasoned(None),
         reasoned(TOKENIZER.id_to_token(1).as_deref()),
+        // The part may begin as the mark does.
+        limited(regex("(ab|a<|[0-9]){2,9}"), Some("ab<c>"), false),
+        limited(schema(&person), None, false),
+        limited(anything(), None, false),
+        limited(anything(), Some("ab"), false),
+        limited(anything(), TOKENIZER.id_to_token(1).as_deref(), true),
+        limited(anything(), Some("e "), true),
     ]
 }
 
+/// A constraint behind at most three tokens of free text.
+fn limited(constraint: Constraint, open: Option<&str>, again: bool) -> Constraint {
+    Constraint {
+        after: Some(Reasoning {
+            limit: Some(3),
+            again,
+            ..Reasoning::new(open, "</t>")
+        }),
+        ..constraint
+    }
+}
+
+fn anything() -> Constraint {
+    Constraint::new(ConstraintKind::Anything, "")
+}
+
+/// Tokens of marks.
+static MARKS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+    let texts = [
+        "a", "b", "ab", "<", "c", ">", "</", "/", "t", "e", " ", "e ",
+    ];
+    let tokens = texts.map(|text| TOKENIZER.encode(text, false).unwrap());
+    tokens.concat().into_iter().chain([1]).collect()
+});
+
+/// Returns an allowed token, half of the time one of a mark, if there is one.
 fn nth(allowed: &[u32], pick: u32) -> u32 {
-    let tokens: Vec<u32> = (0..WIDTH as u32)
-        .filter(|token| allows(allowed, *token))
-        .collect();
-    tokens[pick as usize % tokens.len()]
+    let (pick, of_mark) = (pick as usize / 2, pick.is_multiple_of(2));
+    let marks = MARKS.iter().copied();
+    let marks: Vec<_> = marks.filter(|token| allows(allowed, *token)).collect();
+    if of_mark && !marks.is_empty() {
+        return marks[pick % marks.len()];
+    }
+    let tokens = (0..WIDTH as u32).filter(|token| allows(allowed, *token));
+    let tokens: Vec<_> = tokens.collect();
+    tokens[pick % tokens.len()]
 }
 
 fn mask(matcher: &mut Matcher) -> Vec<u32> {
@@ -46,13 +81,13 @@ fn mask(matcher: &mut Matcher) -> Vec<u32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(36))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     /// A matcher that took drafts and gave them back, asked for masks on the way or not, has
     /// the masks of a fresh one that took the same tokens at once. No limit of a step shows.
     #[test]
     fn masks_are_a_function_of_the_tokens(
-        kind in 0usize..7,
+        kind in 0usize..13,
         steps in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u32>(), 0..7)), 1..30),
     ) {
         let constraint = &constraints()[kind];
@@ -80,10 +115,16 @@ proptest! {
         // The fresh one is of another compiler, so it shares no cache.
         let cold = Compiler::new(COLD.clone());
         let mut fresh = cold.matcher(constraint).unwrap();
-        for token in taken {
-            fresh.take(token).unwrap();
+        for token in &taken {
+            fresh.take(*token).unwrap();
         }
         prop_assert_eq!(mask(&mut fresh), mask(&mut warm));
+        prop_assert_eq!(fresh.is_fulfilled(), warm.is_fulfilled());
+        // Nor does one know what it took, when it has given all of that back.
+        let start = mask(&mut cold.matcher(constraint).unwrap());
+        warm.give_back(taken.len()).unwrap();
+        prop_assert_eq!(mask(&mut warm), start);
+        prop_assert!(warm.give_back(1).is_err());
     }
 
     /// Random outputs are of the language.

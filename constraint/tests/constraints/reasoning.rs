@@ -1,4 +1,4 @@
-use lockstep_constraint::{ConstraintError, Matcher};
+use lockstep_constraint::Matcher;
 use lockstep_sampling::{SamplingError, TokenConstraint as _, allows};
 use lockstep_types::constraint::{Constraint, Reasoning};
 
@@ -6,10 +6,7 @@ use crate::support::{COMPILER, ENDS, TOKENIZER, WIDTH, check, regex};
 
 fn behind(open: Option<&str>, close: &str) -> Constraint {
     Constraint {
-        after: Some(Reasoning {
-            open: open.map(Into::into),
-            close: close.into(),
-        }),
+        after: Some(Reasoning::new(open, close)),
         ..regex("[0-9]+")
     }
 }
@@ -170,18 +167,49 @@ fn blanks_of_the_constraint_are_not_free() {
     assert_eq!(matcher.is_fulfilled(), Ok(true));
 }
 
-/// The constraint would begin at once if the mark were dropped.
+/// A mark of several tokens is told from the constrained part as soon as only one of them goes on.
 #[test]
-fn an_opening_mark_of_several_tokens_is_refused() {
-    let Err(ConstraintError::Refused { message, .. }) = check(&behind(Some("<thinking>"), "</t>"))
-    else {
-        panic!("it is refused");
+fn an_opening_mark_may_have_several_tokens() {
+    let constraint = Constraint {
+        after: behind(Some("<thinking>"), "</t>").after,
+        ..regex("<(thin|[0-9])+")
     };
-    assert!(
-        message.contains("'<thinking>'") && message.contains("is not one token"),
-        "{message}"
-    );
-    assert!(message.contains("turn the reasoning off"), "{message}");
+    check(&constraint).unwrap();
+    let start = COMPILER.matcher(&constraint).unwrap();
+    let start = { start }.allowed().unwrap().to_vec();
+    for (text, rest, ends) in [
+        ("<thinking>Hm, <9 </t>", "<7thin", true),
+        ("<thinthin", "7", true),
+        ("<thin", "9", true),
+        ("<thin", "", true),
+        ("<th", "", false),
+        ("<thinking", "", false),
+        ("<thinking>", "", false),
+        ("", "<7", true),
+    ] {
+        let mut matcher = COMPILER.matcher(&constraint).unwrap();
+        take(&mut matcher, text).unwrap();
+        take(&mut matcher, rest).unwrap();
+        assert_eq!(matcher.is_fulfilled(), Ok(ends), "{text}{rest}");
+        let allowed = matcher.allowed().unwrap();
+        assert!(ENDS.iter().all(|end| allows(allowed, *end) == ends));
+        let length = |text| TOKENIZER.encode(text, false).unwrap().len();
+        matcher.give_back(length(text) + length(rest)).unwrap();
+        assert_eq!(matcher.allowed().unwrap(), start, "{text}{rest}");
+    }
+    let mut matcher = COMPILER.matcher(&constraint).unwrap();
+    take(&mut matcher, "<think").unwrap();
+    for other in ["7", "e", "thin"] {
+        assert!(take(&mut matcher, other).is_err(), "{other}");
+    }
+    take(&mut matcher, "ing>").unwrap();
+    take(&mut matcher, "free").unwrap();
+}
+
+#[test]
+fn a_mark_that_cannot_be_written_is_refused() {
     let error = check(&behind(None, "")).unwrap_err().to_string();
     assert_eq!(error, "the mark that ends the reasoning is empty");
+    let error = check(&behind(Some(""), "</t>")).unwrap_err().to_string();
+    assert_eq!(error, "the mark that begins the reasoning is empty");
 }

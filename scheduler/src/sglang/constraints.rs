@@ -104,5 +104,6 @@ fn label(kind: ConstraintKind) -> &'static str {
         ConstraintKind::Lark => "ebnf_grammar",
         ConstraintKind::Choice => "choice",
         ConstraintKind::StructuralTag => "structural_tag",
+        ConstraintKind::Anything => "budget",
     }
 }

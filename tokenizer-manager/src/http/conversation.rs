@@ -44,17 +44,35 @@ pub(super) async fn prompt(
     if is_held && reasoning.is_none() {
         constraint::check_apart(app.text.answers.reasoning.map(turn))?;
     }
-    constraint::after_reasoning(spec, app.text.answers.reasoning, turn);
+    constraint::after_reasoning(app, spec, (is_held, &calls), turn)?;
     spec.answer = AnswerOptions {
         reasoning: reasoning.map(|format| (format, turn(format))),
-        calls,
+        calls: match (reasoning, app.text.answers.reasoning) {
+            (None, Some(format)) => calls.with_reasoning(format),
+            _ => calls,
+        },
         skip_special_tokens: spec.skip_special_tokens,
     };
     spec.inputs = vec![Input::Text {
         text,
         add_special_tokens: false,
     }];
+    end_turn(app, spec);
     Ok(())
+}
+
+/// Ends the output with the tokens that end a turn of the model's format. Copies of a model often
+/// come without the file that lists them.
+fn end_turn(app: &App, spec: &mut GenerateSpec) {
+    if spec.sampling.ignore_eos {
+        return;
+    }
+    let format = app.text.answers.reasoning;
+    let ends = format.into_iter().flat_map(|format| format.ends);
+    let ends = ends.filter_map(|end| app.text.tokenizer.token_to_id(end));
+    let known = &app.config.model.eos_token_ids;
+    let stops = &mut spec.sampling.stop_token_ids;
+    stops.extend(ends.filter(|token| !known.contains(token)));
 }
 
 /// Renders the conversation. Errors name the API's own field.

@@ -60,6 +60,7 @@ pub struct ConstraintMetrics {
     grammars: Histogram,
     choices: Histogram,
     structural_tags: Histogram,
+    budgets: Histogram,
     hits: Counter,
     keyword: Counter,
     text: Counter,
@@ -101,6 +102,7 @@ impl ConstraintMetrics {
             grammars: compiles(ConstraintKind::Lark),
             choices: compiles(ConstraintKind::Choice),
             structural_tags: compiles(ConstraintKind::StructuralTag),
+            budgets: compiles(ConstraintKind::Anything),
             hits: recorder.register_counter(&Key::from_static_name(HITS), &METADATA),
             keyword: refused("keyword"),
             text: refused("text"),
@@ -139,6 +141,7 @@ impl ConstraintMetrics {
             ConstraintKind::Lark => &self.grammars,
             ConstraintKind::Choice => &self.choices,
             ConstraintKind::StructuralTag => &self.structural_tags,
+            ConstraintKind::Anything => &self.budgets,
         }
     }
 }
@@ -151,5 +154,6 @@ pub fn label(kind: ConstraintKind) -> &'static str {
         ConstraintKind::Lark => "grammar",
         ConstraintKind::Choice => "choice",
         ConstraintKind::StructuralTag => "structural_tag",
+        ConstraintKind::Anything => "budget",
     }
 }

@@ -32,7 +32,7 @@ pub(super) async fn check(
     let Some(asked) = &spec.constraint else {
         return Ok(None);
     };
-    if spec.sampling.ignore_eos {
+    if spec.sampling.ignore_eos && asked.kind != ConstraintKind::Anything {
         return Err(ApiError::invalid(
             spec.fields.name("ignore_eos"),
             format!(

@@ -75,6 +75,15 @@ pub struct ConstraintSpec {
     pub parts: Vec<ConstraintPart>,
 }
 
+/// The most tokens of a request's reasoning, as an API received it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThinkingBudget {
+    /// Field that has it.
+    pub param: &'static str,
+    /// The number, not checked.
+    pub tokens: i64,
+}
+
 /// A schema inside a constraint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConstraintPart {
@@ -176,6 +185,8 @@ pub struct GenerateSpec {
     pub cache_salt: Option<String>,
     /// Language that each output belongs to; `None` = outputs are free.
     pub constraint: Option<ConstraintSpec>,
+    /// Most tokens of the reasoning; `None` = as many as the model likes.
+    pub thinking_budget: Option<ThinkingBudget>,
     /// Parts of the answer that are told apart; by default none, so all of it is text.
     pub answer: AnswerOptions,
 }
@@ -207,6 +218,7 @@ impl GenerateSpec {
             data_parallel_rank: None,
             cache_salt: None,
             constraint: None,
+            thinking_budget: None,
             answer: AnswerOptions::default(),
         }
     }

@@ -5,6 +5,8 @@ mod access;
 mod adaptive;
 mod answers;
 mod browsers;
+mod budgets;
+mod channels;
 mod chat;
 mod client;
 mod completions;

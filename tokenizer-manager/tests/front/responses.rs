@@ -379,8 +379,7 @@ async fn earlier_turns_reach_the_prompt() {
     assert!(prompt.contains("\"name\": \"ping\""), "{prompt}");
 }
 
-/// The format of the text constrains the output, and is repeated. Reasoning is off, since the
-/// demo model has no token for its mark.
+/// The format of the text constrains the output, and is repeated.
 #[tokio::test]
 async fn a_format_constrains_the_text() {
     let tools = start("auto").await;

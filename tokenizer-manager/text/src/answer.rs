@@ -21,7 +21,8 @@ pub use format::{AUTO, AnswerFormat, NONE, UnknownParser};
 
 use crate::marks::{Mark, MarkFinder, Role, Symbol};
 use crate::reasoning::{Read, ReasoningFormat, Thought, Turn};
-use crate::tools::{CallParser, Muted, ToolFormat, ToolSchemas};
+use crate::tools::channels::{Channels, MARKS};
+use crate::tools::{CallParser, Muted, ToolFormat, ToolSchemas, channel_format};
 use crate::writer::{Sink, Spaces, Writer};
 use crate::{StopScope, Tokenizer};
 use trial::Trial;
@@ -50,6 +51,26 @@ pub enum Calls {
     Parsed(&'static ToolFormat, Arc<ToolSchemas>),
 }
 
+impl Calls {
+    /// Leaves reasoning of a format in the text. Messages of channels lose their headers then.
+    #[must_use]
+    pub fn with_reasoning(self, format: &ReasoningFormat) -> Self {
+        match self {
+            Self::Text if format.channels => Self::Muted(channel_format()),
+            calls => calls,
+        }
+    }
+
+    /// True if texts have other parts beside them.
+    fn have_parts(&self) -> bool {
+        match self {
+            Self::Text => false,
+            Self::Muted(format) => format.marks == MARKS,
+            Self::Parsed(..) => true,
+        }
+    }
+}
+
 impl AnswerOptions {
     /// True if there is nothing to tell apart.
     #[must_use]
@@ -63,7 +84,7 @@ impl AnswerOptions {
 pub struct AnswerParser {
     finder: MarkFinder,
     thought: Thought,
-    options: Calls,
+    options: AnswerOptions,
     calls: Option<Box<dyn CallParser>>,
     /// True while a mark inside the reasoning may have opened a call.
     is_tried: bool,
@@ -94,17 +115,21 @@ impl AnswerParser {
     pub fn new(tokenizer: &Tokenizer, options: &AnswerOptions) -> Self {
         let skip = options.skip_special_tokens;
         let describe = |mark, role| Mark::new(mark, role, tokenizer, skip);
-        let reasoning = options
-            .reasoning
-            .iter()
-            .flat_map(|(format, _)| format.marks);
-        let reasoning = reasoning
-            .enumerate()
-            .map(|mark| describe(mark, Role::Reasoning));
+        let format = options.reasoning.map(|(format, _)| format);
+        let channels = format.is_some_and(|format| format.channels);
+        let (reasoning, role): (&[_], _) = match &format {
+            None => (&[], Role::Reasoning),
+            Some(format) if format.channels => (&MARKS, Role::Channel),
+            Some(format) => (&format.marks, Role::Reasoning),
+        };
+        let reasoning = reasoning.iter().copied().enumerate();
+        let reasoning = reasoning.map(|mark| describe(mark, role));
         let format = match &options.calls {
             Calls::Text => None,
             Calls::Muted(format) | Calls::Parsed(format, _) => Some(*format),
         };
+        // Channels have their calls' marks already.
+        let format = format.filter(|format| !channels || format.marks != MARKS);
         let calls = format.into_iter().flat_map(|format| {
             let marks = format.marks.iter().copied().enumerate();
             // A grammar of calls begins behind the reasoning, which has none then.
@@ -117,14 +142,18 @@ impl AnswerParser {
         let marks: Arc<[Mark]> = reasoning.chain(calls).collect();
         Self {
             finder: MarkFinder::new(marks),
-            thought: Thought::new(options.reasoning.map_or(Turn::Answer, |(_, turn)| turn)),
-            calls: parser(&options.calls),
-            options: options.calls.clone(),
+            thought: match options.reasoning {
+                Some((format, turn)) if !channels => Thought::new(turn, format.label),
+                _ => Thought::new(Turn::Answer, ""),
+            },
+            calls: parser(options),
+            options: options.clone(),
             is_tried: false,
             interrupted: false,
-            undecided: matches!(&options.calls, Calls::Parsed(_, tools) if tools.are_alone()),
+            undecided: !channels
+                && matches!(&options.calls, Calls::Parsed(_, tools) if tools.are_alone()),
             begins: false,
-            spaces: Spaces::new(matches!(options.calls, Calls::Parsed(..)), false),
+            spaces: Spaces::new(channels || options.calls.have_parts(), false),
             ahead: VecDeque::new(),
             fed: 0,
         }
@@ -140,7 +169,7 @@ impl AnswerParser {
     /// True while the output is inside the reasoning.
     #[must_use]
     pub fn is_reasoning(&self) -> bool {
-        self.thought.is_open()
+        self.thought.is_open() || self.calls.as_ref().is_some_and(|calls| calls.is_thinking())
     }
 
     /// Number of characters that are passed on or belong to a mark or a call; the others are
@@ -184,7 +213,8 @@ impl AnswerParser {
     /// blanks between them.
     #[must_use]
     pub fn stop_scope(&self) -> StopScope {
-        if self.thought.is_open() {
+        let is_apart = self.calls.as_ref().is_some_and(|calls| calls.is_apart());
+        if self.thought.is_open() || is_apart {
             StopScope::Nothing
         } else if self.begins {
             StopScope::Visible
@@ -210,7 +240,7 @@ impl AnswerParser {
             let shown = mark.shown().chars().take(self.fed - start);
             shown.for_each(|c| self.symbol(Symbol::Char(c), sink));
         }
-        let start = std::mem::take(&mut self.thought.start);
+        let start = self.thought.finish();
         let mut out = Writer {
             spaces: &mut self.spaces,
             sink,
@@ -308,12 +338,24 @@ impl AnswerParser {
     }
 }
 
-fn parser(calls: &Calls) -> Option<Box<dyn CallParser>> {
-    match calls {
+fn parser(options: &AnswerOptions) -> Option<Box<dyn CallParser>> {
+    let calls: Option<Box<dyn CallParser>> = match &options.calls {
         Calls::Text => None,
+        Calls::Muted(format) if format.marks == MARKS => {
+            Some(Box::new(Channels::new(Turn::Open, false, None, None)))
+        }
         Calls::Muted(_) => Some(Box::new(Muted)),
         Calls::Parsed(format, tools) => Some((format.parser)(Arc::clone(tools))),
-    }
+    };
+    let Some((_, turn)) = options.reasoning.filter(|(format, _)| format.channels) else {
+        return calls;
+    };
+    let (tools, inner) = match &options.calls {
+        Calls::Parsed(format, tools) if format.marks == MARKS => (Some(Arc::clone(tools)), None),
+        Calls::Muted(format) if format.marks == MARKS => (None, None),
+        _ => (None, calls),
+    };
+    Some(Box::new(Channels::new(turn, true, tools, inner)))
 }
 
 /// Reads a symbol of the answer. Marks of reasoning are text there.

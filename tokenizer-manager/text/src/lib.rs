@@ -42,6 +42,6 @@ pub use tokenizer::{
 };
 pub use tools::{
     Beside, CallIds, CallableTool, GRAMMAR_BYTES, GrammarError, TOOL_FORMATS, ToolFormat,
-    ToolSchemas, WantedCalls, XmlArguments, XmlStyle,
+    ToolSchemas, WantedCalls, XmlArguments, XmlStyle, channel_answer,
 };
 pub use writer::Sink;

@@ -30,6 +30,8 @@ pub(crate) enum Role {
     OpensCall,
     /// Another mark of calls.
     Call,
+    /// A mark of messages, which are reasoning, calls and text.
+    Channel,
 }
 
 impl Mark {

@@ -19,14 +19,54 @@ pub struct ReasoningFormat {
     pub names: &'static [&'static str],
     /// The marks before and after the reasoning.
     pub marks: [&'static str; 2],
+    /// Word behind the mark before the reasoning, which is no part of it.
+    pub label: &'static str,
+    /// Text in a chat template, or token, by which the format is recognised.
+    pub sign: &'static str,
     /// True if an output begins with reasoning even where the prompt has not opened it.
     pub always: bool,
+    /// True if an output is messages of channels, one of which is reasoning. It may then reason
+    /// several times.
+    pub channels: bool,
+    /// Tokens that end a turn, beside those of the model's configuration.
+    pub ends: &'static [&'static str],
 }
 
-/// All formats. The first one whose marks a model has is the model's.
+impl ReasoningFormat {
+    const fn of(
+        names: &'static [&'static str],
+        marks: [&'static str; 2],
+        sign: &'static str,
+    ) -> Self {
+        Self {
+            names,
+            marks,
+            label: "",
+            sign,
+            always: false,
+            channels: false,
+            ends: &[],
+        }
+    }
+}
+
+/// All formats. The first one whose sign a model has is the model's.
 pub const REASONING_FORMATS: &[ReasoningFormat] = &[
     ReasoningFormat {
-        names: &[
+        channels: true,
+        ends: &["<|call|>", "<|return|>"],
+        ..ReasoningFormat::of(
+            &["gpt-oss", "openai_gptoss"],
+            ["<|channel|>analysis<|message|>", "<|end|>"],
+            "<|channel|>",
+        )
+    },
+    ReasoningFormat {
+        label: "thought",
+        ..ReasoningFormat::of(&["gemma4"], ["<|channel>", "<channel|>"], "<channel|>")
+    },
+    ReasoningFormat::of(
+        &[
             "qwen3",
             "qwen3-thinking",
             "deepseek-v3",
@@ -36,24 +76,19 @@ pub const REASONING_FORMATS: &[ReasoningFormat] = &[
             "minimax",
             "minimax_m2",
         ],
-        marks: ["<think>", "</think>"],
-        always: false,
-    },
+        ["<think>", "</think>"],
+        "</think>",
+    ),
     ReasoningFormat {
-        names: &["deepseek-r1", "deepseek_r1"],
-        marks: ["<think>", "</think>"],
         always: true,
+        ..ReasoningFormat::of(
+            &["deepseek-r1", "deepseek_r1"],
+            ["<think>", "</think>"],
+            "</think>",
+        )
     },
-    ReasoningFormat {
-        names: &["mistral"],
-        marks: ["[THINK]", "[/THINK]"],
-        always: false,
-    },
-    ReasoningFormat {
-        names: &["kimi"],
-        marks: ["◁think▷", "◁/think▷"],
-        always: false,
-    },
+    ReasoningFormat::of(&["mistral"], ["[THINK]", "[/THINK]"], "[/THINK]"),
+    ReasoningFormat::of(&["kimi"], ["◁think▷", "◁/think▷"], "◁/think▷"),
 ];
 
 impl ReasoningFormat {
@@ -65,13 +100,18 @@ impl ReasoningFormat {
             .find(|format| format.names.contains(&name))
     }
 
-    /// Returns the format of a model: the one whose closing mark is in the model's chat template
-    /// or is one of its tokens.
+    /// Returns the format of a model: the one whose sign is in the model's chat template or is one
+    /// of its tokens.
     #[must_use]
     pub fn of_model(template: &str, is_token: impl Fn(&str) -> bool) -> Option<&'static Self> {
-        let known =
-            |format: &&Self| template.contains(format.marks[1]) || is_token(format.marks[1]);
+        let known = |format: &&Self| template.contains(format.sign) || is_token(format.sign);
         REASONING_FORMATS.iter().find(known)
+    }
+
+    /// Returns the text with which reasoning begins.
+    #[must_use]
+    pub fn opening(&self) -> String {
+        [self.marks[0], self.label].concat()
     }
 
     /// Returns how the output begins after a prompt that ends like this.
@@ -80,7 +120,7 @@ impl ReasoningFormat {
         let end = prompt.trim_end();
         if end.ends_with(self.marks[1]) {
             Turn::Answer
-        } else if self.always || end.ends_with(self.marks[0]) {
+        } else if self.always || end.ends_with(&self.opening()) {
             Turn::Reasoning
         } else {
             Turn::Open
@@ -130,6 +170,8 @@ pub(crate) struct Thought {
     begun: bool,
     /// White space before the first other symbol.
     pub start: String,
+    /// Word behind the opening mark, and the length of it that is read; `None` = the word is over.
+    label: (&'static str, Option<usize>),
     spaces: Spaces,
 }
 
@@ -137,9 +179,10 @@ const OPEN: usize = 0;
 const CLOSE: usize = 1;
 
 impl Thought {
-    pub fn new(turn: Turn) -> Self {
+    pub fn new(turn: Turn, label: &'static str) -> Self {
         Self {
             turn,
+            label: (label, None),
             begun: false,
             start: String::new(),
             spaces: Spaces::new(true, true),
@@ -153,7 +196,8 @@ impl Thought {
 
     /// Number of characters that are held back.
     pub fn held(&self) -> usize {
-        self.start.chars().count() + self.spaces.held()
+        let label = self.label.1.unwrap_or(0);
+        self.start.chars().count() + self.spaces.held() + label
     }
 
     /// Reads a symbol.
@@ -175,6 +219,7 @@ impl Thought {
                 self.start.clear();
                 self.begun = true;
                 self.turn = Turn::Reasoning;
+                self.label.1 = Some(0);
                 Read::Reasoning
             }
             _ => {
@@ -184,7 +229,27 @@ impl Thought {
         }
     }
 
+    /// Reads the word behind the opening mark. Returns true if the symbol belongs to it. What turns
+    /// out to be another word is reasoning.
+    fn reads_label(&mut self, symbol: Symbol, sink: &mut dyn Sink) -> bool {
+        let (label, Some(read)) = self.label else {
+            return false;
+        };
+        if let Symbol::Char(c) = symbol
+            && label[read..].starts_with(c)
+        {
+            self.label.1 = Some(read + c.len_utf8()).filter(|read| *read < label.len());
+            return true;
+        }
+        self.label.1 = None;
+        self.text(&label[..read], sink);
+        false
+    }
+
     fn reason(&mut self, symbol: Symbol, sink: &mut dyn Sink) -> Read {
+        if self.reads_label(symbol, sink) {
+            return Read::Reasoning;
+        }
         let mark = match symbol {
             Symbol::Char(c) => {
                 self.begun |= !c.is_whitespace();
@@ -204,7 +269,9 @@ impl Thought {
         // Some models open the reasoning that their prompt has opened already.
         let again = mark.role == Role::Reasoning && !self.begun;
         self.begun = true;
-        if !again {
+        if again {
+            self.label.1 = Some(0);
+        } else {
             self.text(mark.shown(), sink);
         }
         Read::Reasoning
@@ -213,6 +280,12 @@ impl Thought {
     /// True for the mark that closes the reasoning.
     pub fn is_closing(symbol: Symbol) -> bool {
         matches!(symbol, Symbol::Mark(mark) if mark.role == Role::Reasoning && mark.index == CLOSE)
+    }
+
+    /// Ends the output, and returns the white space that is held back.
+    pub fn finish(&mut self) -> String {
+        self.label.1 = None;
+        std::mem::take(&mut self.start)
     }
 
     /// Ends the reasoning.

@@ -8,6 +8,7 @@ mod deepseek;
 mod deepseek_dsml;
 mod gemma4;
 mod glm45;
+mod gpt_oss;
 mod grammar;
 mod hermes;
 mod kimi_k2;
@@ -27,8 +28,10 @@ mod xml;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+pub use gpt_oss::channel_answer;
 pub use grammar::{Beside, CallableTool, GRAMMAR_BYTES, GrammarError, WantedCalls};
 pub(crate) use muted::Muted;
+pub(crate) use parts::channels;
 pub use schema::ToolSchemas;
 pub use xml::{XmlArguments, XmlStyle};
 
@@ -58,9 +61,14 @@ pub struct ToolFormat {
     pub(crate) begins: &'static [usize],
     /// Writes the grammar of one call, or of one block of calls, which may have several.
     pub(crate) grammar: fn(&mut Lark<'_>, bool) -> Result<Unit, GrammarError>,
+    /// Writes the grammar of a whole output; `None` = calls stand within text, or alone.
+    pub(crate) whole: Option<WholeGrammar>,
     /// Makes a parser of one output.
     pub(crate) parser: fn(Arc<ToolSchemas>) -> Box<dyn CallParser>,
 }
+
+/// Writer of the grammar of a whole output.
+pub(crate) type WholeGrammar = fn(&mut Lark<'_>, &WantedCalls<'_>) -> Result<String, GrammarError>;
 
 /// Forms of the ids of calls. Clients send an id back, and templates may check it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +81,7 @@ pub enum CallIds {
 
 /// All formats. The first one that recognises a chat template is the template's.
 pub const TOOL_FORMATS: &[&ToolFormat] = &[
+    &gpt_oss::FORMAT,
     &minimax_m2::FORMAT,
     &kimi_k2::FORMAT,
     &deepseek_dsml::V32,
@@ -89,6 +98,11 @@ pub const TOOL_FORMATS: &[&ToolFormat] = &[
     &llama3_json::FORMAT,
 ];
 
+/// Returns the format of outputs that are messages of channels.
+pub(crate) fn channel_format() -> &'static ToolFormat {
+    &gpt_oss::FORMAT
+}
+
 impl ToolFormat {
     /// Returns the format of this name.
     #[must_use]
@@ -101,6 +115,12 @@ impl ToolFormat {
     #[must_use]
     pub fn marks(&self) -> &'static [&'static str] {
         self.marks
+    }
+
+    /// Returns the marks that open a call.
+    #[must_use]
+    pub fn openings(&self) -> &'static [&'static str] {
+        &self.marks[..self.openings]
     }
 
     /// Returns the format in which a chat template asks for calls.
@@ -127,4 +147,14 @@ pub(crate) trait CallParser: Debug + Send + Sync {
 
     /// Number of characters that are held back and may turn out to be text.
     fn held(&self) -> usize;
+
+    /// True inside of reasoning, where the format tells it from the text.
+    fn is_thinking(&self) -> bool {
+        false
+    }
+
+    /// True where the output is neither a call nor text of the answer.
+    fn is_apart(&self) -> bool {
+        false
+    }
 }

@@ -42,10 +42,7 @@ static LANGUAGES: LazyLock<Vec<Language>> = LazyLock::new(|| {
     };
     let choice = json!(["yes", "yes, of course", "no"]).to_string();
     let reasoned = Constraint {
-        after: Some(Reasoning {
-            open: None,
-            close: ".".into(),
-        }),
+        after: Some(Reasoning::new(None, ".")),
         ..Constraint::new(ConstraintKind::Regex, "[ab]{2,9}")
     };
     let pairs = "root ::= pair (\", \" pair){0,3}\npair ::= [a-c] \"=\" [0-9]{1,2}";
@@ -313,7 +310,7 @@ fn few_jobs() -> Vec<Job> {
 }
 
 /// Answers on a fake GPU, the number of accepted drafts, and that of retractions.
-fn on_gpus(setup: &Setup, jobs: &[Job]) -> (Vec<Completion>, u64, u64) {
+pub fn on_gpus(setup: &Setup, jobs: &[Job]) -> (Vec<Completion>, u64, u64) {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let _order = lockstep_fake_cuda::order_of_threads(3);
     let setup = Setup {

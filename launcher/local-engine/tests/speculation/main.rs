@@ -14,6 +14,7 @@
 //!   experts.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`constraints`] checks constrained outputs; the random requests of all others have some, too.
+//! - [`budgets`] limits the reasoning before outputs.
 //! - [`forced`] drafts text that constraints force.
 //! - [`modes`] tests the other ways to verify.
 //! - [`soak`] runs for as long as it is told to.
@@ -22,6 +23,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod adaptive;
+mod budgets;
 mod constraints;
 mod cuda;
 mod data_parallel;

@@ -32,7 +32,7 @@ and weights are safetensors in bf16 or f32, which `--quantization` rounds while 
 Unlike with llama.cpp, `--context-length` is what each request may have.
 Fields of requests have the names of their APIs: [http.md](http.md#structured-output) has a table of those \
 that hold an answer to a schema, an expression or a grammar, by the server that they come from, and says which \
-calls of [tools](http.md#reasoning-and-tool-calls) are read.
+calls of [tools](http.md#reasoning-and-tool-calls) are read and by which names the tokens of reasoning are limited.
 ";
 
 const ALIASES: &str = "

@@ -248,6 +248,27 @@ fn chat() -> Vec<Row> {
             json!({"reasoning_effort": "ultra"}),
             invalid("reasoning_effort"),
         ),
+        // The demo model knows no marks of reasoning.
+        (
+            json!({"thinking_token_budget": 5}),
+            unsupported("thinking_token_budget"),
+        ),
+        (
+            json!({"thinking_budget_tokens": -2}),
+            coded("thinking_budget_tokens", INTEGER_BELOW),
+        ),
+        (
+            json!({"thinking_budget": 5, "reasoning_budget_tokens": 6}),
+            invalid("thinking_budget"),
+        ),
+        (
+            json!({"thinking_budget": "short"}),
+            mistyped("thinking_budget"),
+        ),
+        (
+            json!({"custom_params": {"thinking_budget": "short"}}),
+            invalid("custom_params.thinking_budget"),
+        ),
         (json!({"tool_choice": "required"}), invalid("tool_choice")),
         (
             json!({"functions": [{"name": "f"}]}),

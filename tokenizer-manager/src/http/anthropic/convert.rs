@@ -9,7 +9,7 @@ use super::types::MessagesRequest;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    http::{constraint, conversation::prompt, tools::CallPlan},
+    http::{constraint, conversation::prompt, thinking::budget_fields, tools::CallPlan},
     submission::{FieldNames, GenerateSpec, MaxTokens, check_stops, count, integer},
     text::Conversation,
 };
@@ -61,6 +61,12 @@ pub(super) async fn spec(
     let format = config.and_then(|config| config.remove("format"));
     spec.constraint = constraint::format(format, "output_config.format")?;
     let reasoning = app.text.answers.reasoning;
+    spec.thinking_budget = budget_fields!(request).budget(thinking::budget(request))?;
+    if reasoning.is_none() {
+        // A model that never reasons keeps every budget. Clients send one to any model.
+        spec.thinking_budget
+            .take_if(|budget| budget.param == thinking::BUDGET);
+    }
     prompt(app, &mut spec, chat.conversation, reasoning, chat.calls).await?;
     let shape = Shape {
         max_tokens,

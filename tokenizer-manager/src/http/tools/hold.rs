@@ -79,7 +79,7 @@ pub(in crate::http) fn hold(
     let whitespace = answer.as_ref().map(|answer| answer.whitespace);
     let rule = answer
         .as_ref()
-        .map(|answer| rule(app, answer))
+        .map(|answer| rule(app, answer, "beside tools that may be called", INSTEAD))
         .transpose()?;
     let callable = callable(app, tools, &holding)?;
     let schemas = ToolSchemas::new(
@@ -126,15 +126,26 @@ pub(in crate::http) fn hold(
     Ok(Calls::Parsed(holding.format, Arc::new(schemas)))
 }
 
-/// Returns the expression of a constrained answer.
-fn rule(app: &App, answer: &ConstraintSpec) -> ApiResult<String> {
+/// Advice about a grammar that can't be a part of another one.
+const INSTEAD: &str = "send 'tool_choice' to forbid or to require calls, or use a JSON schema";
+
+/// Returns the expression of a constrained answer. `place` says where it can't stand, and
+/// `instead` what to do.
+///
+/// # Errors
+/// 400 that names the field.
+pub(in crate::http) fn rule(
+    app: &App,
+    answer: &ConstraintSpec,
+    place: &str,
+    instead: &str,
+) -> ApiResult<String> {
     if [ConstraintKind::Lark, ConstraintKind::StructuralTag].contains(&answer.kind) {
         app.constraints.refused(Refusal::Text);
         return Err(ApiError::unsupported(
             answer.param.clone(),
             format!(
-                "'{}' beside tools that may be called is not supported by this version: send \
-                 'tool_choice' to forbid or to require calls, or use a JSON schema.",
+                "'{}' {place} is not supported by this version: {instead}.",
                 answer.param
             ),
         ));

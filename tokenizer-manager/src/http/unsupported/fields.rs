@@ -55,6 +55,15 @@ const fn instead(name: &'static str, routes: Routes, remedy: &'static str) -> Fi
     }
 }
 
+/// A limit of reasoning, which no route of plain text tells from the answer.
+const fn budget(name: &'static str) -> Field {
+    Field {
+        routes: Routes(2 | 4 | 8),
+        remedy: "use it with /v1/chat/completions, /v1/responses or /v1/messages",
+        ..neutral(name, -1.0)
+    }
+}
+
 /// Unsupported fields of OpenAI, SGLang, vLLM and llama.cpp.
 pub(super) const FIELDS: &[Field] = &[
     // Structured output.
@@ -138,7 +147,11 @@ pub(super) const FIELDS: &[Field] = &[
         SAMPLING_PARAMS,
         "use 'sampling_params.min_new_tokens'",
     ),
-    field("custom_params", SAMPLING_PARAMS),
+    instead(
+        "custom_params",
+        SAMPLING_PARAMS,
+        "leave it out; its 'thinking_budget' is obeyed by /v1/chat/completions",
+    ),
     Field {
         routes: SAMPLING_PARAMS,
         ..neutral("stream_interval", 1.0)
@@ -179,16 +192,10 @@ pub(super) const FIELDS: &[Field] = &[
         remedy: "use 'logprobs', or 'top_logprobs_num' of /generate",
         ..neutral("n_probs", 0.0)
     },
-    Field {
-        routes: Routes(16 | 32),
-        remedy: "limit the whole answer, or turn reasoning off",
-        ..neutral("thinking_token_budget", -1.0)
-    },
-    Field {
-        routes: CHAT,
-        remedy: "limit the whole answer by 'max_tokens', or set 'reasoning_effort' to \"none\"",
-        ..neutral("thinking_token_budget", -1.0)
-    },
+    budget("thinking_token_budget"),
+    budget("thinking_budget_tokens"),
+    budget("reasoning_budget_tokens"),
+    budget("thinking_budget"),
     field("token_ids_logprob", GENERATE),
     field("return_hidden_states", ALL),
     field("return_token_ids", OPENAI),

@@ -1,6 +1,6 @@
 //! Outputs as text and as tokens, cut in many ways.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::{AnswerFormat, AnswerOptions, AnswerParser, Calls, Sink};
 use crate::reasoning::{REASONING_FORMATS, ReasoningFormat, Turn};
+use crate::tools::channels::MARKS;
 use crate::tools::tests::tools;
 use crate::tools::{TOOL_FORMATS, ToolFormat, ToolSchemas};
 use crate::{OutputOptions, OutputText, Tokenizer, TokenizerConfig};
@@ -106,9 +107,20 @@ impl Case<'_> {
         let tools = self.tools.iter().flat_map(|format| format.marks).copied();
         let reasoning = self.reasoning.iter().flat_map(|(name, _)| {
             let format = ReasoningFormat::named(name).expect(name);
-            format.marks
+            marks_of(format)
         });
-        tools.chain(reasoning).filter(|_| as_tokens).collect()
+        let mut marks: Vec<_> = tools.chain(reasoning).filter(|_| as_tokens).collect();
+        let mut known = BTreeSet::new();
+        marks.retain(|mark| known.insert(*mark));
+        marks
+    }
+}
+
+/// Returns the marks of reasoning that may be tokens.
+fn marks_of(format: &ReasoningFormat) -> Vec<&'static str> {
+    match format.channels {
+        true => MARKS.to_vec(),
+        false => format.marks.to_vec(),
     }
 }
 
@@ -295,6 +307,11 @@ fn a_cut_call_stays_open() {
             "{",
         ),
         ("pythonic", "[ping(a=1", "{\"a\": "),
+        (
+            "gpt-oss",
+            "<|channel|>commentary to=functions.ping<|message|>",
+            "",
+        ),
     ] {
         let case = Case {
             tools: ToolFormat::named(format),
@@ -412,11 +429,29 @@ fn pieces(format: &'static ToolFormat) -> impl Strategy<Value = String> {
         "functions.look:0",
         "<think>",
         "</think>",
+        "<|channel>",
+        "thought",
+        "<channel|>",
+        "<|channel|>",
+        "analysis",
+        "commentary to=functions.look ",
+        "final",
+        "<|message|>",
+        "<|end|>",
+        "<|start|>assistant",
         "<",
         "=\"look\"",
     ];
     pieces.extend(others.map(str::to_owned));
     prop::collection::vec(prop::sample::select(pieces), 0..24).prop_map(|pieces| pieces.concat())
+}
+
+/// Returns formats of reasoning that are read in different ways, and how an output may begin.
+fn thoughts() -> impl Strategy<Value = (&'static ReasoningFormat, Turn)> {
+    let names = prop::sample::select(vec!["qwen3", "gemma4", "gpt-oss"]);
+    let turns = prop::sample::select(vec![Turn::Open, Turn::Answer, Turn::Reasoning]);
+    let named = |name| ReasoningFormat::named(name).expect("known");
+    (names, turns).prop_map(move |(name, turn)| (named(name), turn))
 }
 
 /// Returns outputs of any format, well and ill formed.
@@ -435,10 +470,10 @@ proptest! {
     fn answers_do_not_depend_on_cuts(
         (format, output) in outputs(),
         cuts in prop::collection::vec(0_usize..120, 0..12),
-        turn in prop::sample::select(vec![Turn::Open, Turn::Answer, Turn::Reasoning]),
+        reasoning in thoughts(),
     ) {
         let options = AnswerOptions {
-            reasoning: ReasoningFormat::named("qwen3").map(|format| (format, turn)),
+            reasoning: Some(reasoning),
             calls: Calls::Parsed(format, Arc::new(ToolSchemas::new(&tools()))),
             skip_special_tokens: true,
         };
@@ -490,19 +525,23 @@ proptest! {
     fn answers_of_tokens_do_not_depend_on_cuts(
         (format, output) in outputs(),
         cuts in prop::collection::vec(0_usize..120, 0..12),
-        turn in prop::sample::select(vec![Turn::Open, Turn::Answer, Turn::Reasoning]),
+        reasoning in thoughts(),
     ) {
         let options = AnswerOptions {
-            reasoning: ReasoningFormat::named("qwen3").map(|format| (format, turn)),
+            reasoning: Some(reasoning),
             calls: Calls::Parsed(format, Arc::new(ToolSchemas::new(&tools()))),
             skip_special_tokens: false,
         };
-        let marks: Vec<_> = format.marks.iter().chain(&["<think>", "</think>"]).copied().collect();
+        let mut marks = [format.marks, &marks_of(reasoning.0)].concat();
+        let mut known = BTreeSet::new();
+        marks.retain(|mark| known.insert(*mark));
         let tokenizer = tokenizer(&marks);
         let ids = tokenizer.encode(&output, false).expect("tokens");
         let whole = run(&tokenizer, &options, &ids, &[]);
         prop_assert_eq!(&run(&tokenizer, &options, &ids, &cuts), &whole);
-        if whole.calls.is_empty() {
+        // Words of headers and labels are no text.
+        let has_words = reasoning.0.names[0] != "qwen3" || format.names[0] == "gpt-oss";
+        if whole.calls.is_empty() && !has_words {
             let letters = |text: &str| {
                 let text = marks.iter().fold(text.to_owned(), |text, mark| text.replace(mark, ""));
                 text.replace(char::is_whitespace, "")

@@ -36,6 +36,39 @@ fn reasoning_is_told_from_the_answer() {
         ("qwen3", Reasoning, "a </thin", "a </thin", ""),
         ("mistral", Open, "[THINK]Hm.[/THINK]42", "Hm.", "42"),
         ("kimi", Open, "◁think▷Hm.◁/think▷42", "Hm.", "42"),
+        (
+            "gemma4",
+            Open,
+            "<|channel>thought\nHm.\n<channel|>42",
+            "Hm.",
+            "42",
+        ),
+        ("gemma4", Open, "<|channel>thought\n<channel|>42", "", "42"),
+        (
+            "gemma4",
+            Open,
+            "<|channel>thorough<channel|>42",
+            "thorough",
+            "42",
+        ),
+        ("gemma4", Open, "<|channel>tho<channel|>42", "tho", "42"),
+        ("gemma4", Open, "<|channel>Hm.<channel|>42", "Hm.", "42"),
+        ("gemma4", Open, "<|channel>thought", "", ""),
+        (
+            "gemma4",
+            Reasoning,
+            "thought.<channel|>42",
+            "thought.",
+            "42",
+        ),
+        (
+            "gemma4",
+            Reasoning,
+            "<|channel>thought\nHm.<channel|>42",
+            "Hm.",
+            "42",
+        ),
+        ("gemma4", Open, "42", "", "42"),
     ] {
         // Special tokens would be left out where they are text.
         let has_marks = [reasoning, text].iter().any(|part| part.contains("think>"));
@@ -63,6 +96,28 @@ fn the_prompts_end_says_how_the_turn_begins() {
     ] {
         assert_eq!(format.turn(&format!("{asked}{end}")), turn, "{end}");
     }
+    let gemma = ReasoningFormat::named("gemma4").expect("known");
+    for (end, turn) in [
+        ("<|turn>model\n", Turn::Open),
+        ("<|turn>model\n<|channel>thought\n", Turn::Reasoning),
+        ("<|turn>model\n<|channel>thought\n<channel|>", Turn::Answer),
+    ] {
+        assert_eq!(gemma.turn(end), turn, "{end}");
+    }
+    let gpt_oss = ReasoningFormat::named("gpt-oss").expect("known");
+    for (end, turn) in [
+        (
+            "<|start|>user<|message|>Hi<|end|><|start|>assistant",
+            Turn::Open,
+        ),
+        (
+            "<|start|>assistant<|channel|>analysis<|message|>",
+            Turn::Reasoning,
+        ),
+    ] {
+        assert_eq!(gpt_oss.turn(end), turn, "{end}");
+    }
+    assert_eq!(gpt_oss.continued("The answer"), Turn::Answer);
     let always = ReasoningFormat::named("deepseek-r1").expect("known");
     assert_eq!(always.turn("<|assistant|>"), Turn::Reasoning);
     assert_eq!(always.turn("<think>\n\n</think>\n\n"), Turn::Answer);
@@ -84,6 +139,10 @@ fn templates_and_vocabularies_show_their_marks() {
     assert_eq!(of("…</think>…", &[]), Some("qwen3"));
     assert_eq!(of("", &["</think>"]), Some("qwen3"));
     assert_eq!(of("", &["[/THINK]"]), Some("mistral"));
+    assert_eq!(of("<|channel>thought\n<channel|>", &[]), Some("gemma4"));
+    assert_eq!(of("", &["<|channel|>", "<|end|>"]), Some("gpt-oss"));
+    // Other families end their turns with the mark that ends gpt-oss's messages.
+    assert_eq!(of("<|user|>Hi<|end|><|assistant|>", &["<|end|>"]), None);
     assert_eq!(of("<|im_start|>", &["<think"]), None);
     let names = REASONING_FORMATS.iter().flat_map(|format| format.names);
     for name in names {

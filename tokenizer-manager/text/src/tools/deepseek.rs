@@ -36,6 +36,7 @@ pub(super) const V3: ToolFormat = ToolFormat {
         })?;
         Ok(block(lark, &call, several, &literal("\n")))
     },
+    whole: None,
     parser: |_| Box::new(DeepSeek::new(true)),
 };
 
@@ -55,6 +56,7 @@ pub(super) const V31: ToolFormat = ToolFormat {
         })?;
         Ok(block(lark, &call, several, ""))
     },
+    whole: None,
     parser: |_| Box::new(DeepSeek::new(false)),
 };
 

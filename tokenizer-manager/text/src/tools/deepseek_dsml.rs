@@ -26,6 +26,7 @@ pub(super) const V32: ToolFormat = ToolFormat {
     ids: CallIds::Long,
     begins: TAGS,
     grammar,
+    whole: None,
     parser: |tools| Box::new(Tagged::told(tools)),
 };
 

@@ -16,6 +16,7 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
     ids: CallIds::Long,
     begins: &[OPEN],
     grammar,
+    whole: None,
     parser: |_| Box::new(Gemma4::default()),
 };
 

@@ -25,6 +25,7 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
     ids: CallIds::Long,
     begins: &[OPEN],
     grammar,
+    whole: None,
     parser: |tools| Box::new(Glm45::new(tools)),
 };
 

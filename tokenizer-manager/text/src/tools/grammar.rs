@@ -99,6 +99,10 @@ impl ToolFormat {
         wanted: &WantedCalls<'_>,
     ) -> Result<String, GrammarError> {
         let mut lark = Lark::new(self.marks, tokenizer, wanted.tools);
+        if let Some(whole) = self.whole {
+            let start = whole(&mut lark, wanted)?;
+            return lark.finish(&start);
+        }
         let unit = (self.grammar)(&mut lark, wanted.several)?;
         let no_opening = GrammarError::NoOpening(self.names[0]);
         let start = match wanted.beside {

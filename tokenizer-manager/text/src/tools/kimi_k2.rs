@@ -22,6 +22,7 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
     ids: CallIds::Long,
     begins: &[SECTION, BEGIN],
     grammar,
+    whole: None,
     parser: |_| Box::new(KimiK2::default()),
 };
 

@@ -21,6 +21,7 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
     ids: CallIds::Long,
     begins: &[OPEN],
     grammar,
+    whole: None,
     parser: |tools| Box::new(Llama3Function::new(tools)),
 };
 

@@ -21,6 +21,7 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
     ids: CallIds::Long,
     begins: &[],
     grammar,
+    whole: None,
     parser,
 };
 

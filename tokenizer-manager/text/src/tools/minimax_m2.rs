@@ -31,6 +31,7 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
             between: None,
         })
     },
+    whole: None,
     parser: |tools| Box::new(Tagged::new(tools)),
 };
 

@@ -17,6 +17,7 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
     ids: CallIds::Nine,
     begins: &[OPEN],
     grammar,
+    whole: None,
     parser: |_| Box::new(Mistral::default()),
 };
 

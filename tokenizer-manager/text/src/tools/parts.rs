@@ -1,6 +1,7 @@
 //! Parts that several formats share.
 
 pub(super) mod call_object;
+pub(crate) mod channels;
 pub(super) mod gemma_value;
 pub(super) mod held;
 pub(super) mod json;

@@ -23,6 +23,7 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
     ids: CallIds::Long,
     begins: &[],
     grammar,
+    whole: None,
     parser: |tools| Box::new(Pythonic::new(tools)),
 };
 

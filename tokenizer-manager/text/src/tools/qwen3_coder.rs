@@ -29,6 +29,7 @@ pub(super) const FORMAT: ToolFormat = ToolFormat {
             between: Some(literal("\n")),
         })
     },
+    whole: None,
     parser: |tools| Box::new(Tagged::new(tools)),
 };
 

@@ -4,6 +4,7 @@ mod deepseek;
 mod deepseek_dsml;
 mod gemma4;
 mod glm45;
+mod gpt_oss;
 mod hermes;
 mod hostile;
 mod kimi_k2;
@@ -115,6 +116,10 @@ fn a_template_shows_its_format() {
         ("'<' ~ '｜DSML｜' ~ 'function_calls>'", "deepseekv32"),
         ("<｜DSML｜tool_calls>", "deepseekv4"),
         ("{{ '<|tool_call>call:' + name }}", "gemma4"),
+        (
+            "functions.look<|channel|>commentary json<|message|>",
+            "gpt-oss",
+        ),
         (
             "<|start_header_id|> <function=example>{} <|python_tag|>",
             "llama3_function",

@@ -5,11 +5,24 @@ use serde_json::{Map, Value};
 use super::MessagesRequest;
 use crate::{
     error::{ApiError, ApiResult},
-    http::thinking::{effort, switch},
+    http::thinking::{effort, switch, whole},
+    submission::ThinkingBudget,
 };
 
 /// Minimum of `budget_tokens`.
 const LEAST_BUDGET: i64 = 1024;
+/// Name of that field.
+pub(super) const BUDGET: &str = "thinking.budget_tokens";
+
+/// Returns the `budget_tokens` of thinking that is turned on, which [`kwargs`] checks.
+pub(super) fn budget(request: &MessagesRequest) -> Option<ThinkingBudget> {
+    let thinking = request.thinking.as_ref()?;
+    let tokens = thinking.get("budget_tokens").and_then(whole)?;
+    (thinking["type"] == "enabled").then_some(ThinkingBudget {
+        param: BUDGET,
+        tokens,
+    })
+}
 
 /// Takes the variables of the template out of the request, and tells whether the text of the
 /// reasoning is shown. `thinking` turns reasoning on or off, unless the request sets the
@@ -44,15 +57,15 @@ fn is_on(thinking: &Map<String, Value>, max_tokens: Option<i64>) -> ApiResult<bo
             let most = max_tokens.unwrap_or(i64::MAX);
             match budget {
                 Some(budget) if budget < LEAST_BUDGET => Err(invalid(
-                    "thinking.budget_tokens",
+                    BUDGET,
                     &format!("{budget} is less than {LEAST_BUDGET}"),
                 )),
                 Some(budget) if budget >= most => Err(invalid(
-                    "thinking.budget_tokens",
+                    BUDGET,
                     &format!("{budget} is not less than 'max_tokens' ({most})"),
                 )),
                 Some(_) => Ok(true),
-                None => Err(invalid("thinking.budget_tokens", "it must be an integer")),
+                None => Err(invalid(BUDGET, "it must be an integer")),
             }
         }
         _ => Err(invalid(
@@ -60,13 +73,6 @@ fn is_on(thinking: &Map<String, Value>, max_tokens: Option<i64>) -> ApiResult<bo
             "expected \"enabled\", \"adaptive\" or \"disabled\"",
         )),
     }
-}
-
-/// Returns a whole number, which may be written like `2048.0`.
-fn whole(number: &Value) -> Option<i64> {
-    let float = number.as_f64().filter(|float| float.fract() == 0.0);
-    // Larger ones than a float holds exactly are no budgets.
-    number.as_i64().or_else(|| float.map(|float| float as i64))
 }
 
 fn is_shown(thinking: &Map<String, Value>) -> ApiResult<bool> {

@@ -10,7 +10,7 @@ use super::types::ChatRequest;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    http::conversation::prompt,
+    http::{conversation::prompt, thinking::budget_fields},
     submission::{
         FieldNames, GenerateSpec, LogprobSpec, MaxTokens, check_messages, count, integer,
     },
@@ -51,6 +51,7 @@ pub(super) async fn spec(
     request.common(&mut spec)?;
     spec.max_tokens = max_tokens;
     spec.logprobs = logprobs;
+    spec.thinking_budget = budget_fields!(request).budget(None)?;
     let conversation = conversation(request)?;
     prompt(app, &mut spec, conversation, reasoning, calls).await?;
     reasoning::check_off(request, &spec)?;

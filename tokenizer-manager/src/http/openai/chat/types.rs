@@ -26,6 +26,15 @@ openai_request! {
         separate_reasoning: Option<bool>,
         include_reasoning: Option<bool>,
         stream_reasoning: Option<bool>,
+        #[serde(default, deserialize_with = "crate::http::json::integer")]
+        thinking_token_budget: Option<i64>,
+        #[serde(default, deserialize_with = "crate::http::json::integer")]
+        thinking_budget_tokens: Option<i64>,
+        #[serde(default, deserialize_with = "crate::http::json::integer")]
+        reasoning_budget_tokens: Option<i64>,
+        #[serde(default, deserialize_with = "crate::http::json::integer")]
+        thinking_budget: Option<i64>,
+        custom_params: Option<Map<String, Value>>,
         add_generation_prompt: Option<bool>,
         continue_final_message: Option<bool>,
     }

@@ -70,6 +70,7 @@ pub(super) async fn spec(
         kwargs,
     };
     let reasoning = app.text.answers.reasoning;
+    spec.thinking_budget = thinking::budget_fields!(request).budget(None)?;
     prompt(app, &mut spec, conversation, reasoning, calls).await?;
     if settings.reasoning["effort"] == "none" {
         thinking::check_off(&spec, "reasoning.effort")?;

@@ -33,6 +33,15 @@ with_sampling_fields! {
         pub prompt_cache_key: Option<String>,
         pub chat_template_kwargs: Option<Map<String, Value>>,
         #[serde(default, deserialize_with = "crate::http::json::integer")]
+        pub thinking_token_budget: Option<i64>,
+        #[serde(default, deserialize_with = "crate::http::json::integer")]
+        pub thinking_budget_tokens: Option<i64>,
+        #[serde(default, deserialize_with = "crate::http::json::integer")]
+        pub reasoning_budget_tokens: Option<i64>,
+        #[serde(default, deserialize_with = "crate::http::json::integer")]
+        pub thinking_budget: Option<i64>,
+        pub custom_params: Option<Map<String, Value>>,
+        #[serde(default, deserialize_with = "crate::http::json::integer")]
         pub priority: Option<i32>,
         pub speculative: Option<Object<Speculative>>,
         #[serde(default, deserialize_with = "crate::http::json::integer", alias = "routed_dp_rank")]

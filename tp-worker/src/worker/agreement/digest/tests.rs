@@ -44,10 +44,7 @@ fn plan() -> StepPlan {
                     },
                     max_draft_steps: Some(3),
                     constraint: Some(Arc::new(Constraint {
-                        after: Some(Reasoning {
-                            open: Some("<t>".into()),
-                            close: "</t>".into(),
-                        }),
+                        after: Some(Reasoning::new(Some("<t>"), "</t>")),
                         ..Constraint::new(ConstraintKind::Regex, "[ab]*")
                     })),
                 },
@@ -121,6 +118,9 @@ fn every_field_of_a_plan_changes_the_digest() {
         ("open", |plan| reasoning(plan).open = None),
         ("open", |plan| reasoning(plan).open = Some("<u>".into())),
         ("close", |plan| reasoning(plan).close = "</u>".into()),
+        ("limit", |plan| reasoning(plan).limit = Some(0)),
+        ("again", |plan| reasoning(plan).again = true),
+        ("breaks", |plan| reasoning(plan).breaks = vec!["<c>".into()]),
         ("extends", |plan| part(plan).extends.clear()),
         ("slot", |plan| part(plan).extends[0].slot = 0),
         ("prefill_len", |plan| part(plan).extends[0].prefill_len = 0),
