@@ -6,6 +6,9 @@ use lockstep_types::{ConfigError, DeviceRoom, EngineShape, Footprint, KvConfig, 
 
 use crate::Hardware;
 use crate::resolve::Resolved;
+use cost::TokenCost;
+
+mod cost;
 
 /// Largest number of cache slots that can be numbered.
 const MOST_TOKENS: usize = u32::MAX as usize;
@@ -34,6 +37,15 @@ impl Sizing<'_> {
     fn in_flight(&self) -> usize {
         let reserve = self.engine.speculation.reserve();
         reserve.alloc_reserve_per_decode(self.overlap) as usize
+    }
+
+    /// Tokens in the cache of a group with a window that are of use; `None` if no group has one.
+    fn window_tokens(&self) -> Option<u64> {
+        let Self { engine, .. } = self;
+        let (step, page) = (&engine.step, engine.page_size);
+        let need = step.window_need(engine.model, page, self.in_flight(), self.overlap)?;
+        // Page 0 is charged with the other groups'.
+        Some((need.least_pages() - 1).saturating_mul(page) as u64)
     }
 
     /// Memory of all ranks of this node, with or without the memory that lies `on_host`.
@@ -106,8 +118,10 @@ struct NodeMemory {
     activations: u64,
     /// The part of `activations` that exchanges between ranks take.
     exchange: u64,
-    /// Keys and values of one cached token.
+    /// Keys and values of one cached token, in the groups of layers that keep all positions.
     per_token: u64,
+    /// Those in the groups with sliding windows.
+    window_per_token: u64,
     /// Memory on the host, beside a device with memory of its own.
     host: u64,
 }
@@ -143,6 +157,11 @@ impl NodeMemory {
         };
         *on = on.saturating_add(host);
         self.per_token = sum(&[self.per_token, target.kv_per_token, draft.kv_per_token]);
+        self.window_per_token = sum(&[
+            self.window_per_token,
+            target.kv_window_per_token,
+            draft.kv_window_per_token,
+        ]);
     }
 }
 
@@ -164,7 +183,7 @@ pub(crate) fn size(
     let wanted_context = sizing.context_length.unwrap_or(longest);
     let Tightest {
         tokens: fits,
-        per_token,
+        cost,
         memory,
     } = tightest(sizing, hardware, rooms)?;
     let fits = usize::try_from(fits)
@@ -183,7 +202,7 @@ pub(crate) fn size(
                 format!("Give at least --max-total-tokens {per_request}"),
             ));
         }
-        Some(tokens) if tokens > fits => return Err(too_large(tokens, fits, per_token, &memory)),
+        Some(tokens) if tokens > fits => return Err(too_large(tokens, fits, cost, &memory)),
         Some(tokens) => tokens / page * page,
         None if sizing.nnodes > 1 && useful > fits => {
             return Err(ConfigError::conflict(
@@ -226,8 +245,7 @@ pub(crate) fn size(
 /// The memory that can cache the fewest tokens.
 struct Tightest {
     tokens: u64,
-    /// Bytes that a token takes in it.
-    per_token: u64,
+    cost: TokenCost,
     memory: Memory,
 }
 
@@ -240,10 +258,10 @@ fn tightest(
 ) -> Result<Tightest, ConfigError> {
     let look = |node: NodeMemory, memory: Memory| {
         let bytes = room_for_cache(&node, sizing, &memory)?;
-        let per_token = node.per_token;
+        let cost = TokenCost::of(&node, sizing);
         Ok(Tightest {
-            tokens: bytes / per_token,
-            per_token,
+            tokens: cost.tokens(bytes),
+            cost,
             memory,
         })
     };
@@ -314,7 +332,7 @@ fn room_for_cache(
             ", or give --collective-backend host",
         ),
     };
-    let least = node.per_token * sizing.engine.page_size as u64;
+    let least = TokenCost::of(node, sizing).bytes(sizing.engine.page_size as u64);
     budget
         .checked_sub(weights)
         .filter(|room| *room >= least)
@@ -356,11 +374,11 @@ fn check_host(node: &NodeMemory, hardware: &Hardware) -> Result<(), ConfigError>
     })
 }
 
-fn too_large(tokens: usize, fits: usize, per_token: u64, memory: &Memory) -> ConfigError {
+fn too_large(tokens: usize, fits: usize, cost: TokenCost, memory: &Memory) -> ConfigError {
     ConfigError::Memory {
         need: format!(
             "--max-total-tokens {tokens} takes {}",
-            gib(per_token.saturating_mul(tokens as u64))
+            gib(cost.bytes(tokens as u64))
         ),
         have: format!(
             "beside the weights there is room for {fits} tokens ({} of memory available)",

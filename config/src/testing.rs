@@ -6,10 +6,10 @@ use std::sync::Arc;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use lockstep_adaptive::{AdaptiveConfig, Policies, Policy, PolicyFactory};
 use lockstep_types::{
-    Algorithm, Algorithms, AttentionSpec, Capabilities, ConfigError, DeviceKind, DeviceRoom,
-    DraftKv, DraftModel, DraftShape, EngineConfig, EngineShape, Footprint, LayerSpec, MatrixRole,
-    MemoryUse, ModelConfig, NodeConfig, NumberOption, OptionSpec, OptionValues, RankMemory,
-    SpeculationConfig, SwitchOption, WeightFormat,
+    Algorithm, Algorithms, Capabilities, ConfigError, DeviceKind, DeviceRoom, DraftKv, DraftModel,
+    DraftShape, EngineConfig, EngineShape, Footprint, LayerSpec, MatrixRole, MemoryUse,
+    ModelConfig, NodeConfig, NumberOption, OptionSpec, OptionValues, RankMemory, SpeculationConfig,
+    SwitchOption, WeightFormat,
 };
 
 use crate::args::DeviceArg;
@@ -157,12 +157,17 @@ impl Footprint for Plain {
 
     fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
         let of = |model: &ModelConfig, ranks: usize| {
-            let layer = |layer: &AttentionSpec| {
-                2 * layer.kv_heads_per_rank(ranks) * engine.kv_dtype.row_bytes(layer.head_dim)
-            };
+            let mut kv = [0; 2];
+            for group in model.kv_groups() {
+                let layer = model.layers[group.layers[0]].attention();
+                let heads = 2 * group.layers.len() * layer.kv_heads_per_rank(ranks);
+                let bytes = heads * engine.kv_dtype.row_bytes(layer.head_dim);
+                kv[usize::from(group.spec.window().is_some())] += bytes as u64;
+            }
             MemoryUse {
                 weights: (2 * parameters(model) / ranks) as u64,
-                kv_per_token: model.attentions().map(layer).sum::<usize>() as u64,
+                kv_per_token: kv[0],
+                kv_window_per_token: kv[1],
                 ..MemoryUse::default()
             }
         };

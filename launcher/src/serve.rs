@@ -27,6 +27,8 @@ mod startup;
 mod summary;
 mod supervisor;
 
+pub(crate) use summary::kv_cache;
+
 /// Serves until told to stop; returns the exit code.
 pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, LaunchError> {
     let settings = Settings::of_server(args, algorithms)?;

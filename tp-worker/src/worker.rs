@@ -133,7 +133,7 @@ impl<B: Backend + 'static> Worker<B> {
         let target = &mut transformer;
         let mut drafting = DraftStage::load(config, drafters, device, target, files, progress)?;
         agreement::share_drafting(device, &mut transformer, &mut drafting)?;
-        let (pages, page_size) = (config.kv.num_pages, config.kv.page_size);
+        let (pages, page_size) = (limits.pages, limits.page_size);
         let cache = transformer.kv_cache(&mut backend, pages, page_size, limits.kv_dtype)?;
         let (schedule, dp_ranks) = (transformer.schedule(), config.parallel.dp_size);
         let passes = PassRegistry::prepare(&limits.step, &schedule, dp_ranks);
@@ -144,7 +144,7 @@ impl<B: Backend + 'static> Worker<B> {
             agreement: Agreement::new(config, rank),
             config: config.clone(),
             drafters: drafters.clone(),
-            slots: Slots::new(&limits),
+            slots: Slots::new(&limits, &config.model.kv_windows()),
             constraints: Constraints::new(&config.model, config.speculation.num_steps > 0),
             batch: BatchBuffers::new(&limits),
             choices: Choices::new(&limits),

@@ -92,8 +92,9 @@ impl ParallelConfig {
 pub struct KvConfig {
     /// Tokens per page.
     pub page_size: usize,
-    /// Pages of each group of layers on every rank; DP ranks do not share pages. Page 0 is
-    /// among them; it is kept for padding and never handed out.
+    /// Pages of each group of layers that keeps all positions, on every rank; DP ranks do not
+    /// share pages. Page 0 is among them; it is kept for padding and never handed out. Groups
+    /// with windows have fewer: see [`EngineConfig::kv_pages`].
     pub num_pages: usize,
     /// Type of cached keys and values.
     pub dtype: KvCacheDtype,

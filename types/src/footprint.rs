@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::{CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom};
-use crate::{Dtype, EngineConfig, KvCacheDtype, MatrixRole, ModelConfig};
+use crate::{Dtype, EngineConfig, KvCacheDtype, KvPages, MatrixRole, ModelConfig};
 use crate::{SpeculationConfig, StepLimits, WeightFormat};
 
 /// Properties of an engine that decide over the memory of its ranks, beside the pages of the
@@ -58,8 +58,10 @@ pub struct MemoryUse {
     pub weights: u64,
     /// Norms, biases and rotary angles.
     pub vectors: u64,
-    /// Cache of one token, in all groups of layers together.
+    /// Cache of one token, in all groups of layers together that keep all positions.
     pub kv_per_token: u64,
+    /// Cache of one token, in all groups of layers with sliding windows together.
+    pub kv_window_per_token: u64,
     /// Activations of the largest pass.
     pub activations: u64,
     /// Memory on the host: logits and distributions of drafts.
@@ -141,11 +143,11 @@ pub trait Footprint {
 }
 
 impl RankMemory {
-    /// Returns the bytes that the rank takes of its device, with `cells` token places in the
-    /// cache.
-    pub fn on_device(&self, cells: usize) -> u64 {
+    /// Returns the bytes that the rank takes of its device, with caches of `pages` pages of
+    /// `page_size` tokens.
+    pub fn on_device(&self, pages: KvPages, page_size: usize) -> u64 {
         let of = |model: &MemoryUse| {
-            let cache = model.kv_per_token.saturating_mul(cells as u64);
+            let cache = model.kv_bytes(pages, page_size);
             (model.fixed() - model.host).saturating_add(cache)
         };
         let rest = [self.scratch, self.graphs, self.exchange, self.gathered];
@@ -155,6 +157,11 @@ impl RankMemory {
 }
 
 impl MemoryUse {
+    /// Returns the bytes of the caches, with `pages` pages of `page_size` tokens.
+    pub fn kv_bytes(&self, pages: KvPages, page_size: usize) -> u64 {
+        pages.bytes(page_size, self.kv_per_token, self.kv_window_per_token)
+    }
+
     /// Returns the bytes that are taken before the first token: all but the cache.
     pub fn fixed(&self) -> u64 {
         let rest = self.vectors.saturating_add(self.host);

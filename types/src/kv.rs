@@ -1,8 +1,16 @@
 //! Caches that a model's layers keep, and the groups of layers with equal caches.
 
+use std::num::NonZeroUsize;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{LayerSpec, Mixer, ModelConfig};
+
+mod pages;
+mod window_need;
+
+pub use pages::KvPages;
+pub use window_need::WindowNeed;
 
 /// Content of a layer's cache, in the sizes of the whole model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +23,42 @@ pub enum KvSpec {
         /// Width of one head.
         head_dim: usize,
     },
+    /// Keys and values of the last positions, which a sliding window shows.
+    Window {
+        /// Key/value heads.
+        kv_heads: usize,
+        /// Width of one head.
+        head_dim: usize,
+        /// Positions that a query sees, its own included.
+        window: NonZeroUsize,
+    },
+}
+
+impl KvSpec {
+    /// Returns the width of one head.
+    pub fn head_dim(&self) -> usize {
+        match self {
+            Self::Full { head_dim, .. } | Self::Window { head_dim, .. } => *head_dim,
+        }
+    }
+
+    /// Returns the positions that a query sees, its own included; `None` = all.
+    pub fn window(&self) -> Option<usize> {
+        match self {
+            Self::Full { .. } => None,
+            Self::Window { window, .. } => Some(window.get()),
+        }
+    }
+
+    /// Returns the cache of the same keys and values that keeps all positions.
+    fn keeping_all(self) -> Self {
+        match self {
+            Self::Full { .. } => self,
+            Self::Window {
+                kv_heads, head_dim, ..
+            } => Self::Full { kv_heads, head_dim },
+        }
+    }
 }
 
 /// Layers with equal caches. They share an allocation on each rank, and pages: a page of the
@@ -31,21 +75,37 @@ impl LayerSpec {
     /// Returns the cache that the layer keeps.
     pub fn kv(&self) -> KvSpec {
         let Mixer::Attention(attention) = &self.mixer;
-        KvSpec::Full {
-            kv_heads: attention.kv_heads,
-            head_dim: attention.head_dim,
+        let (kv_heads, head_dim) = (attention.kv_heads, attention.head_dim);
+        match attention.window {
+            None => KvSpec::Full { kv_heads, head_dim },
+            Some(window) => KvSpec::Window {
+                kv_heads,
+                head_dim,
+                window,
+            },
         }
     }
 }
 
 impl ModelConfig {
-    /// Returns the groups of layers with equal caches, in the order of their first layers.
-    /// Example: layers that alternate between two caches are two groups, layers 0, 2, 4 and so
-    /// on, and layers 1, 3, 5 and so on.
+    /// Returns the groups of layers with equal caches: first those that keep all positions,
+    /// then those with windows, each in the order of their first layers. Example: layers that
+    /// alternate between two caches are two groups, layers 0, 2, 4 and so on, and layers 1, 3, 5
+    /// and so on.
+    ///
+    /// The first group always keeps all positions, because a drafter's caches lie under its
+    /// pages. So if all layers have windows, all keep all positions. So does a layer whose
+    /// window is as long as the longest text.
     pub fn kv_groups(&self) -> Vec<KvGroup> {
+        let longest = self.max_position_embeddings;
+        let shows_all = |spec: &KvSpec| spec.window().is_none_or(|window| window >= longest);
+        let frees = self.layers.iter().any(|layer| shows_all(&layer.kv()));
         let mut groups: Vec<KvGroup> = Vec::new();
         for (number, layer) in self.layers.iter().enumerate() {
-            let spec = layer.kv();
+            let mut spec = layer.kv();
+            if !frees || shows_all(&spec) {
+                spec = spec.keeping_all();
+            }
             match groups.iter_mut().find(|group| group.spec == spec) {
                 Some(group) => group.layers.push(number),
                 None => groups.push(KvGroup {
@@ -54,6 +114,7 @@ impl ModelConfig {
                 }),
             }
         }
+        groups.sort_by_key(|group| group.spec.window().is_some());
         groups
     }
 }

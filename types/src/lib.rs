@@ -43,7 +43,7 @@ pub use engine::{
 pub use error::{ConfigError, ModelConfigError};
 pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
-pub use kv::{KvGroup, KvSpec};
+pub use kv::{KvGroup, KvPages, KvSpec, WindowNeed};
 pub use model::{
     Activation, Architecture, AttentionNames, AttentionSpec, ExpertTensors, ExpertsNames,
     ExpertsSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, Multipliers,

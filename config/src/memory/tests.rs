@@ -79,6 +79,7 @@ fn a_node_takes_what_its_ranks_take() {
         exchange: 0,
         // 2 (K and V) × 2 layers × 4 heads × 8 wide × 2 bytes.
         per_token: 256,
+        window_per_token: 0,
         host: 0,
     };
     assert_eq!(node(1, 1, 0), whole);
@@ -90,6 +91,7 @@ fn a_node_takes_what_its_ranks_take() {
             activations: whole.activations / 2,
             exchange: 0,
             per_token: 128,
+            window_per_token: 0,
             host: 0,
         };
         assert_eq!(node(2, 2, node_rank), half);
@@ -144,6 +146,7 @@ fn every_kind_is_charged() {
                     weights: scale,
                     vectors: 10 * scale,
                     kv_per_token: 100 * scale,
+                    kv_window_per_token: 7 * scale,
                     activations: 1000 * scale,
                     host: 10_000 * scale,
                 },
@@ -151,6 +154,7 @@ fn every_kind_is_charged() {
                     weights: scale + 1,
                     vectors: 10 * (scale + 1),
                     kv_per_token: 100 * (scale + 1),
+                    kv_window_per_token: 7 * (scale + 1),
                     activations: 1000 * (scale + 1),
                     host: 10_000 * (scale + 1),
                 },
@@ -180,6 +184,7 @@ fn every_kind_is_charged() {
             activations: 611_000 * scale + 11_000 * (scale + 2),
             exchange: 500_000 * scale,
             per_token: 100 * (2 * scale + 2),
+            window_per_token: 7 * (2 * scale + 2),
             host: 0,
         };
         assert_eq!(node(node_rank, true), expected);
@@ -464,3 +469,4 @@ fn huge_models_do_not_overflow() {
 }
 
 mod drafts;
+mod windows;

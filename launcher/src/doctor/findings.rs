@@ -14,6 +14,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![cores(facts)];
     findings.extend(threads(facts));
     findings.push(memory(facts));
+    findings.extend(kv_cache(facts));
     findings.push(huge_pages(facts));
     findings.push(shared_memory(facts));
     findings.push(open_files(facts));
@@ -76,6 +77,12 @@ fn memory(facts: &Facts) -> Finding {
         "less than 1 GiB holds the demo model and little else; free some, or raise the \
          container's limit",
     )
+}
+
+/// Sizes of the cache that the options would make here.
+fn kv_cache(facts: &Facts) -> Option<Finding> {
+    let sizes = facts.asked.kv.as_ref()?;
+    Some(Finding::new("KV cache", sizes.as_str()))
 }
 
 /// Transparent huge pages, which make large weights cheaper to read.

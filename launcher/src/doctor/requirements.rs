@@ -5,6 +5,7 @@ use lockstep_tp_worker::worker::WorkerLimits;
 use lockstep_types::{Algorithms, DeviceKind, EngineConfig};
 
 use crate::ports::Ports;
+use crate::serve::kv_cache;
 use crate::settings::Settings;
 
 /// Resources that a server takes of the machine. If its configuration is not known, only the
@@ -15,6 +16,8 @@ pub(super) struct Requirements {
     pub(super) refused: Option<String>,
     /// Threads that compute on this node.
     pub(super) threads: Option<usize>,
+    /// Sizes of the KV cache.
+    pub(super) kv: Option<String>,
     /// Bytes of `/dev/shm` through which this node's ranks exchange their parts.
     pub(super) shared_bytes: u64,
     /// True if ranks have GPUs.
@@ -63,6 +66,7 @@ impl Requirements {
         let listening = ports.all().len() + usize::from(nodes.is_some());
         Self {
             refused: None,
+            kv: Some(kv_cache(engine)),
             threads: (!gpus).then_some(ranks * parallel.threads_per_rank),
             // Two buffers of each rank.
             shared_bytes: if shares {

@@ -137,10 +137,8 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
     rows.push((
         "KV cache",
         format!(
-            "{} tokens{} in pages of {}, {}, context {} tokens",
-            grouped(engine.kv_tokens()),
-            on_each(engine),
-            engine.kv.page_size,
+            "{}, {}, context {} tokens",
+            kv_cache(engine),
             engine.kv.dtype.name(),
             grouped(server.context_length)
         ),
@@ -288,12 +286,23 @@ fn speculation(engine: &EngineConfig) -> Option<String> {
     }
     if speculation.draft.is_some() {
         let memory = DeviceFootprint.rank(&engine.shape(), 0).draft;
-        let tokens = (engine.kv.num_pages * engine.kv.page_size) as u64;
-        let kv = megabytes(tokens * memory.kv_per_token);
+        let kv = megabytes(memory.kv_bytes(engine.kv_pages(), engine.kv.page_size));
         let (weights, each) = (megabytes(memory.weights), on_each(engine));
         let _ = write!(text, ", draft weights {weights}, draft KV cache {kv}{each}");
     }
     Some(text)
+}
+
+/// The sizes of the caches.
+pub(crate) fn kv_cache(engine: &EngineConfig) -> String {
+    let page = engine.kv.page_size;
+    let tokens = grouped(engine.kv_tokens());
+    let mut text = format!("{tokens} tokens{} in pages of {page}", on_each(engine));
+    if !engine.model.kv_windows().is_empty() {
+        let kept = engine.kv_pages().window.saturating_sub(1) * page;
+        let _ = write!(text, ", {} of layers with windows", grouped(kept));
+    }
+    text
 }
 
 /// A text like "0, 1 or 3 steps" or "0 to 3 steps".

@@ -92,9 +92,8 @@ impl Batch {
         let more = request.remaining().min(1024) as usize;
         let blocks = more / self.config.page_size as usize + 2;
         request.tokens.reserve(more);
-        request
-            .kv
-            .reserve_pages(blocks * self.config.kv_groups as usize);
+        let (groups, windows) = (self.config.kv_groups as usize, self.config.windows.len());
+        request.kv.reserve_blocks(blocks, groups, windows);
         let depth = request.max_depth as usize;
         request.rest.speculation.proposed.reserve(depth);
         request.rest.speculation.accepted.reserve(depth);

@@ -1,6 +1,6 @@
 //! The planner's configuration, fixed at start.
 
-use lockstep_types::{EngineConfig, StepLimits};
+use lockstep_types::{EngineConfig, StepLimits, WindowNeed};
 
 use crate::{DraftKv, PlannerError, ReserveConfig, SchedulePolicy};
 
@@ -31,11 +31,17 @@ pub struct PlannerConfig {
     pub chunked_prefill_size: Option<u32>,
     /// KV tokens per page.
     pub page_size: u32,
-    /// Groups of layers with equal caches. Each has its own pages.
+    /// Groups of layers with equal caches that keep all positions. Each has its own pages.
     pub kv_groups: u32,
-    /// Pages of each group's KV pool in a DP rank. Page 0 is never handed out: the padded rows
-    /// of a captured graph write there.
+    /// Pages of the KV pool of each of these groups in a DP rank. Page 0 is never handed out:
+    /// the padded rows of a captured graph write there.
     pub num_pages: u32,
+    /// Windows of further groups of layers, which see only so many positions, their own
+    /// included. They come behind the other groups in plans.
+    pub windows: Vec<u32>,
+    /// Pages of the KV pool of each group with a window in a DP rank, page 0 included; see
+    /// [`PlannerConfig::least_window_pages`].
+    pub window_pages: u32,
     /// Most tokens of one request, prompt and output together.
     pub context_length: u32,
     /// True for up to two steps in flight, false for one.
@@ -79,6 +85,8 @@ impl Default for PlannerConfig {
             page_size: 16,
             kv_groups: 1,
             num_pages: 1025,
+            windows: Vec::new(),
+            window_pages: 0,
             context_length: 4096,
             overlap: true,
             radix_cache: true,
@@ -109,6 +117,7 @@ impl From<&EngineConfig> for PlannerConfig {
         let schedule = schedule.of_dp_rank(engine.parallel.dp_size);
         // Sizes are checked to fit when the configuration is resolved.
         let size = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        let windows: Vec<u32> = engine.model.kv_windows().into_iter().map(size).collect();
         Self {
             dp_size: size(engine.parallel.dp_size),
             max_running_requests: size(schedule.max_running_requests),
@@ -117,8 +126,10 @@ impl From<&EngineConfig> for PlannerConfig {
             max_prefill_tokens: size(schedule.max_prefill_tokens),
             chunked_prefill_size: schedule.chunked_prefill_size.map(size),
             page_size: size(kv.page_size),
-            kv_groups: size(engine.model.kv_groups().len()),
+            kv_groups: size(engine.model.kv_groups().len() - windows.len()),
             num_pages: size(kv.num_pages),
+            window_pages: size(engine.kv_pages().window),
+            windows,
             context_length: size(engine.server.context_length),
             overlap: schedule.overlap,
             radix_cache: kv.radix_cache,
@@ -154,6 +165,37 @@ impl PlannerConfig {
             Some(_) => prompts.max(prompts.div_ceil(4).saturating_add(rows)),
             None => prompts.saturating_add(rows),
         }
+    }
+
+    /// Returns the number of all groups: pages of a block in a plan.
+    pub fn groups(&self) -> usize {
+        self.kv_groups as usize + self.windows.len()
+    }
+
+    /// Returns the number of pages of a group, page 0 included.
+    pub fn pages_of_group(&self, group: usize) -> u32 {
+        match group < self.kv_groups as usize {
+            true => self.num_pages,
+            false => self.window_pages,
+        }
+    }
+
+    /// Returns the least [`Self::window_pages`]: with fewer, running requests might find no
+    /// page in a group with a window.
+    pub fn least_window_pages(&self) -> u32 {
+        let size = |value: u32| value as usize;
+        let chunk = self.chunked_prefill_size.map(size);
+        let (most, context) = (size(self.max_prefill_tokens), size(self.context_length));
+        let least = WindowNeed {
+            window: size(self.windows.iter().copied().max().unwrap_or(0)),
+            page_size: size(self.page_size),
+            requests: size(self.max_running_requests),
+            prompt_tokens: StepLimits::prefill_tokens(most, chunk, context),
+            steps_in_flight: self.max_in_flight(),
+            reserve: size(self.reserve.alloc_reserve_per_decode(self.overlap)),
+        };
+        // At most `num_pages`, which is a `u32`.
+        least.least_pages().min(size(self.num_pages)) as u32
     }
 
     /// Returns the most prompt tokens of a step without decode rows.
@@ -212,6 +254,7 @@ impl PlannerConfig {
                     .into(),
             });
         }
+        self.validate_windows()?;
         match self.reserve.fault() {
             Some(message) => Err(PlannerError::Config {
                 field: "reserve",
@@ -219,5 +262,21 @@ impl PlannerConfig {
             }),
             None => Ok(()),
         }
+    }
+
+    fn validate_windows(&self) -> Result<(), PlannerError> {
+        let fault = |field, message| Err(PlannerError::Config { field, message });
+        if self.windows.contains(&0) {
+            return fault("windows", "must be at least 1 each".into());
+        }
+        let least = self.least_window_pages();
+        if !self.windows.is_empty() && self.window_pages < least {
+            let message = format!(
+                "must be at least {least}, for what running requests see; \
+                 lower --max-running-requests or --chunked-prefill-size"
+            );
+            return fault("window_pages", message);
+        }
+        Ok(())
     }
 }

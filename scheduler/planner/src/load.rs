@@ -22,6 +22,13 @@ pub struct Load {
     pub kv_tokens_cached: u64,
     /// KV tokens of all pages.
     pub kv_tokens_total: u64,
+    /// KV tokens held by requests in all groups of layers with sliding windows, in whole pages.
+    /// The other fields of this kind count the groups that keep all positions.
+    pub kv_window_tokens_used: u64,
+    /// KV tokens of these groups' part of the prefix cache that can be evicted.
+    pub kv_window_tokens_cached: u64,
+    /// KV tokens of all pages of these groups.
+    pub kv_window_tokens_total: u64,
     /// Pages without a known holder: always 0.
     pub leaked_pages: u64,
     /// Steps planned and not completed.

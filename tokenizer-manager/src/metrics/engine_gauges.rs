@@ -27,6 +27,21 @@ const GAUGES: &[Series] = &[
     ),
     ("kv_tokens_total", "KV slots.", |load| load.kv_tokens_total),
     (
+        "kv_window_tokens_used",
+        "KV slots held by requests in layers with sliding windows.",
+        |load| load.kv_window_tokens_used,
+    ),
+    (
+        "kv_window_tokens_cached",
+        "KV slots of the evictable prefix cache in layers with sliding windows.",
+        |load| load.kv_window_tokens_cached,
+    ),
+    (
+        "kv_window_tokens_total",
+        "KV slots of layers with sliding windows: 0 if no layer frees pages behind its window.",
+        |load| load.kv_window_tokens_total,
+    ),
+    (
         "kv_leaked_pages",
         "Pages nobody accounts for: always 0.",
         |load| load.leaked_pages,

@@ -76,10 +76,17 @@ __device__ inline unsigned cell_of(const Attend& a, const Row& row, const Item& 
 }
 // The positions that at least one query of a tile sees.
 __device__ inline Visible seen_by_tile(const Attend& a, const Row& row, const Item& item) {
-    // Shared tiles of masked rows see cached positions alone, down to those of a query that
-    // sees no new token.
-    if (row.mask != CAUSAL && !item.own) return visible(row.kv_len, a.window);
     const unsigned first = item.query / GROUP, last = (item.query + item.queries - 1) / GROUP;
+    // Shared tiles of masked rows see cached positions alone. Pages before those that a query
+    // sees may be gone.
+    if (row.mask != CAUSAL && !item.own) {
+        Visible seen = visible(row.kv_len, a.window);
+        if (row.kv_len + row.q_len <= a.window) return seen;
+        seen.begin = row.kv_len;
+        for (unsigned token = first; token <= last; token++)
+            seen.begin = min(seen.begin, visible(up_to(a.batch, row, token), a.window).begin);
+        return seen;
+    }
     return {visible(up_to(a.batch, row, first), a.window).begin, visible(up_to(a.batch, row, last), a.window).end};
 }
 

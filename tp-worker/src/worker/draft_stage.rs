@@ -96,7 +96,7 @@ impl<B: Backend> DraftStage<B> {
                 target: &config.model,
                 requests: limits.step.requests,
                 limits: forward,
-                pages: limits.pages,
+                pages: limits.pages.full,
                 page_size: limits.page_size,
                 kv_dtype: limits.kv_dtype,
                 files,

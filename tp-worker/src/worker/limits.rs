@@ -1,6 +1,6 @@
 //! Sizes that a worker is set up for, from the configuration.
 
-use lockstep_types::{EngineConfig, KvCacheDtype, StepLimits};
+use lockstep_types::{EngineConfig, KvCacheDtype, KvPages, StepLimits};
 
 use super::WorkerError;
 
@@ -11,8 +11,8 @@ pub struct WorkerLimits {
     pub step: StepLimits,
     /// Number of groups of layers with equal caches.
     pub groups: usize,
-    /// Number of pages of each group's cache.
-    pub pages: usize,
+    /// Numbers of pages of the groups' caches.
+    pub pages: KvPages,
     /// Number of tokens of a page.
     pub page_size: usize,
     /// Number of token ids.
@@ -33,7 +33,7 @@ impl WorkerLimits {
         Self {
             step: config.step_limits(),
             groups: config.model.kv_groups().len().max(1),
-            pages: config.kv.num_pages,
+            pages: config.kv_pages(),
             page_size: config.kv.page_size,
             vocab: config.model.vocab_size,
             kv_dtype: config.kv.dtype,
@@ -42,7 +42,7 @@ impl WorkerLimits {
 
     /// Checks that cache cells and table entries can be numbered in 32 bits.
     pub(super) fn check(&self) -> Result<(), WorkerError> {
-        let cells = self.pages.saturating_mul(self.page_size);
+        let cells = self.pages.full.saturating_mul(self.page_size);
         let entries = self.step.requests.saturating_mul(self.table_width());
         let entries = entries.saturating_mul(self.groups);
         for (what, count, remedy) in [

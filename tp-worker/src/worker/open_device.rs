@@ -25,9 +25,9 @@ pub fn open<B: Device>(
         _ => B::free(options.device.base_gpu_id)?,
     };
     let backend = B::open(options, groups)?;
-    let cells = config.kv.num_pages * config.kv.page_size;
     let taken = backend.exchanged();
-    if beyond(&charged, cells, free, taken)? > 0 {
+    let all = charged.on_device(config.kv_pages(), config.kv.page_size);
+    if beyond(&charged, all, free, taken)? > 0 {
         tracing::warn!(
             taken = mib(taken),
             kept = mib(charged.exchange),
@@ -38,19 +38,19 @@ pub fn open<B: Device>(
 }
 
 /// Returns the bytes that NCCL has taken beyond its own charge. The device had `free` bytes
-/// before NCCL, and is still to hold all else that is charged, with a cache of `cells`.
+/// before NCCL, and is still to hold `all` that is charged.
 ///
 /// # Errors
 /// [`WorkerError::Exchange`] if the rest does not fit.
 fn beyond(
     charged: &RankMemory,
-    cells: usize,
+    all: u64,
     free: Option<u64>,
     taken: u64,
 ) -> Result<u64, WorkerError> {
     let kept = charged.exchange;
     let beyond = taken.saturating_sub(kept);
-    let all = charged.on_device(cells).saturating_add(beyond);
+    let all = all.saturating_add(beyond);
     if beyond > 0 && free.is_some_and(|free| free < all) {
         let (taken, kept) = (mib(taken), mib(kept));
         return Err(WorkerError::Exchange { taken, kept });
@@ -65,7 +65,7 @@ fn mib(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_types::MemoryUse;
+    use lockstep_types::{KvPages, MemoryUse};
 
     use super::*;
 
@@ -88,7 +88,8 @@ mod tests {
             ..RankMemory::default()
         };
         let all = (100 + 10 + 488 + 64) * MIB + 32 * 1000;
-        let found = |free, taken| beyond(&charged, 32, free, taken).ok();
+        assert_eq!(charged.on_device(KvPages::from(2), 16), all);
+        let found = |free, taken| beyond(&charged, all, free, taken).ok();
         for taken in [0, 488 * MIB] {
             // If there is too little for the rest, the rest reports that itself.
             assert_eq!(found(Some(0), taken), Some(0));

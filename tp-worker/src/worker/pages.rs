@@ -3,11 +3,17 @@
 use std::ops::Range;
 
 use lockstep_speculation::PageTable;
+use lockstep_types::KvPages;
 
 use super::{PlanError, WorkerLimits};
 
+/// Entry of a page table that names no page: page 0 is kept for padding.
+const ABSENT: u32 = 0;
+
 /// One row per slot for each group of layers, in one allocation that batches point into: all
 /// rows of the first group, then those of the next one. The rows of a slot are equally long.
+/// In groups with sliding windows, which come last, page 0 stands at the positions that no query
+/// of the slot sees any more. Their pages belong to somebody else.
 #[derive(Debug)]
 pub struct PageTables {
     /// Page numbers, `[groups, slots, width]`.
@@ -20,12 +26,18 @@ pub struct PageTables {
     granted: Vec<usize>,
     /// Number of page tables that hold a page, `[groups, pages]`.
     owners: Vec<u32>,
-    /// Number of pages of each group.
-    pages: usize,
+    /// Numbers of pages of the groups. No group has more than the first.
+    pages: KvPages,
+    /// Windows of the last groups.
+    windows: Vec<u32>,
+    /// Number of leading pages that a slot has no more in these groups, `[windows, slots]`.
+    gone: Vec<usize>,
 }
 
 impl PageTables {
-    pub fn new(limits: &WorkerLimits) -> Self {
+    pub fn new(limits: &WorkerLimits, windows: &[usize]) -> Self {
+        // A wider window shows all positions, as this one does.
+        let window = |window: &usize| u32::try_from(*window).unwrap_or(u32::MAX);
         let (slots, width) = (limits.step.requests, limits.table_width());
         Self {
             entries: vec![0; limits.groups * slots * width],
@@ -34,8 +46,10 @@ impl PageTables {
             width,
             page_size: limits.page_size,
             granted: vec![0; slots],
-            owners: vec![0; limits.groups * limits.pages],
+            owners: vec![0; limits.groups * limits.pages.full],
             pages: limits.pages,
+            windows: windows.iter().map(window).collect(),
+            gone: vec![0; windows.len() * slots],
         }
     }
 
@@ -72,12 +86,13 @@ impl PageTables {
         slot * self.width
     }
 
-    /// Appends `pages` to the tables of `slot`, an existing slot: one page of each group in
-    /// turn.
+    /// Appends `pages` to the tables of `slot`, an existing slot whose next query stands at
+    /// `position`: one page of each group in turn.
     ///
     /// # Errors
-    /// [`PlanError::UnevenPages`], [`PlanError::UnknownPage`], [`PlanError::TableFull`].
-    pub fn grant(&mut self, slot: usize, pages: &[u32]) -> Result<(), PlanError> {
+    /// [`PlanError::UnevenPages`], [`PlanError::UnknownPage`], [`PlanError::PageAbsent`],
+    /// [`PlanError::TableFull`].
+    pub fn grant(&mut self, slot: usize, position: u32, pages: &[u32]) -> Result<(), PlanError> {
         if !pages.len().is_multiple_of(self.groups) {
             return Err(PlanError::UnevenPages {
                 slot: slot as u32,
@@ -86,12 +101,8 @@ impl PageTables {
             });
         }
         for block in pages.chunks_exact(self.groups) {
-            if let Some(page) = block.iter().find(|page| **page as usize >= self.pages) {
-                return Err(PlanError::UnknownPage {
-                    slot: slot as u32,
-                    page: *page,
-                    pages: self.pages,
-                });
+            for (group, page) in block.iter().enumerate() {
+                self.check_page(slot, group, position, *page)?;
             }
             if self.granted[slot] == self.width {
                 return Err(PlanError::TableFull {
@@ -100,7 +111,9 @@ impl PageTables {
                 });
             }
             for (group, page) in block.iter().enumerate() {
-                self.owners[group * self.pages + *page as usize] += 1;
+                if *page != ABSENT {
+                    self.owners[group * self.pages.full + *page as usize] += 1;
+                }
                 let row = self.row(group, slot).start;
                 self.entries[row + self.granted[slot]] = *page;
             }
@@ -114,10 +127,74 @@ impl PageTables {
         for group in 0..self.groups {
             let start = self.row(group, slot).start;
             for page in &self.entries[start..start + self.granted[slot]] {
-                self.owners[group * self.pages + *page as usize] -= 1;
+                if *page != ABSENT {
+                    self.owners[group * self.pages.full + *page as usize] -= 1;
+                }
             }
         }
+        for gone in self.gone.iter_mut().skip(slot).step_by(self.slots) {
+            *gone = 0;
+        }
         self.granted[slot] = 0;
+    }
+
+    /// Takes the pages from the tables of `slot` that no query at `position` or behind it sees.
+    /// They may belong to another slot from now on.
+    pub fn forget_behind(&mut self, slot: usize, position: u32) {
+        let first = self.groups - self.windows.len();
+        for group in first..self.groups {
+            let seen = self.first_seen(group, position).min(self.granted[slot]);
+            let gone = &mut self.gone[(group - first) * self.slots + slot];
+            let from = std::mem::replace(gone, seen.max(*gone));
+            let row = (group * self.slots + slot) * self.width;
+            for page in &mut self.entries[row + from..row + seen.max(from)] {
+                if *page != ABSENT {
+                    self.owners[group * self.pages.full + *page as usize] -= 1;
+                    *page = ABSENT;
+                }
+            }
+        }
+    }
+
+    /// Returns the number of the first page of a slot that a query at `position` sees.
+    fn first_seen(&self, group: usize, position: u32) -> usize {
+        let window = group.checked_sub(self.groups - self.windows.len());
+        let first = window.map_or(0, |at| {
+            (position.saturating_add(1)).saturating_sub(self.windows[at])
+        });
+        first as usize / self.page_size
+    }
+
+    /// Checks a page of a group that `slot`, whose next query stands at `position`, gets next.
+    fn check_page(
+        &self,
+        slot: usize,
+        group: usize,
+        position: u32,
+        page: u32,
+    ) -> Result<(), PlanError> {
+        let has_window = group >= self.groups - self.windows.len();
+        let pages = if has_window {
+            self.pages.window
+        } else {
+            self.pages.full
+        };
+        let block = self.granted[slot];
+        if page as usize >= pages {
+            return Err(PlanError::UnknownPage {
+                slot: slot as u32,
+                page,
+                pages,
+            });
+        }
+        if page == ABSENT && block >= self.first_seen(group, position) {
+            return Err(PlanError::PageAbsent {
+                slot: slot as u32,
+                group,
+                position: (block * self.page_size) as u32,
+            });
+        }
+        Ok(())
     }
 
     /// Checks that `slot` may write positions `range`. The slot must have the pages, and each page
@@ -141,7 +218,7 @@ impl PageTables {
         for group in 0..self.groups {
             let row = &self.entries[self.row(group, slot)];
             for page in &row[first..needed] {
-                let owners = self.owners[group * self.pages + *page as usize];
+                let owners = self.owners[group * self.pages.full + *page as usize];
                 if owners != 1 {
                     return Err(PlanError::PageShared {
                         slot: slot as u32,

@@ -181,8 +181,9 @@ impl ProfileRequests {
         let positions = prompt + commits + reserve.alloc_len_per_decode();
         let pages = positions.div_ceil(config.kv.page_size as u32);
         let fits = positions as usize <= limits.positions
-            // The first page is kept for padding.
-            && (pages * requests) as usize <= config.kv.num_pages.saturating_sub(1);
+            // The first page is kept for padding. No group has fewer pages than those with
+            // windows.
+            && (pages * requests) as usize <= config.kv_pages().window.saturating_sub(1);
         (prompt > 1 && fits).then_some(Self {
             requests,
             prompt,

@@ -83,10 +83,11 @@ pub struct Slots {
 }
 
 impl Slots {
-    pub fn new(limits: &WorkerLimits) -> Self {
+    /// Makes closed slots. `windows` are those of the last groups of layers.
+    pub fn new(limits: &WorkerLimits, windows: &[usize]) -> Self {
         Self {
             slots: (0..limits.step.requests).map(|_| Slot::default()).collect(),
-            pages: PageTables::new(limits),
+            pages: PageTables::new(limits, windows),
             positions: limits.step.positions,
             vocab: limits.vocab,
         }
@@ -203,7 +204,7 @@ impl Slots {
             output: None,
             choice: 0,
         };
-        self.pages.grant(at, &extend.new_pages)?;
+        self.pages.grant(at, slot.kv_len, &extend.new_pages)?;
         Ok(task)
     }
 
@@ -221,6 +222,7 @@ impl Slots {
             }
             tokens => slot.tokens.extend_from_slice(tokens),
         }
+        self.pages.forget_behind(task.slot, slot.kv_len);
     }
 
     /// Returns the most tokens of a slot.

@@ -14,3 +14,4 @@ mod random;
 mod sampling;
 mod speculation;
 pub(super) mod support;
+mod windows;

@@ -33,6 +33,8 @@ const MODEL_CONFIG: &str = "change it in the config.json of the model's folder";
 const KERNELS: &str = "leave it out; each device has one set of kernels, on processors see --isa";
 const NO_CHOICE: &str = "leave it out; there is nothing to choose here";
 const CHUNK: &str = "use --chunked-prefill-size, or --max-prefill-tokens for all prompts of a step";
+const WINDOWS: &str = "leave it out; layers with sliding windows keep what running requests see, \
+                       and cached texts as far as there is room";
 const OFFLOAD: &str = "leave it out; weights and cache stay in the device's memory, of which \
                        --mem-fraction-static says the share";
 const SPLIT: &str =
@@ -125,6 +127,9 @@ pub(super) const TABLE: &[RefusedGroup] = groups! {
         V "--swap-space" "--cpu-offload-gb" "--kv-offloading-size" => OFFLOAD;
         S "--enable-hierarchical-cache" "--hicache-ratio" "--hicache-size" "--enable-memory-saver" => OFFLOAD;
         V "--kv-transfer-config" => PREFILL_DECODE;
+        S "--swa-full-tokens-ratio" "--disable-hybrid-swa-memory" => WINDOWS;
+        V "--disable-hybrid-kv-cache-manager" => WINDOWS;
+        L "--swa-full" => WINDOWS;
         S "--disaggregation-mode" passes "null" => PREFILL_DECODE;
         S "--radix-eviction-policy" passes "lru" => "leave it out; what was used least recently makes room";
         L "-ctk" "--cache-type-k" "-ctv" "--cache-type-v" => CACHE_TYPE;

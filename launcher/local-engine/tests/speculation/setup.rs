@@ -120,7 +120,7 @@ pub enum Layers {
 }
 
 /// A window that hides the ancestors of a tree's nodes, none, and one of more than a page.
-const WINDOWS: [Option<usize>; 3] = [Some(2), None, Some(21)];
+pub const WINDOWS: [Option<usize>; 3] = [Some(2), None, Some(21)];
 
 impl Layers {
     fn change(self, model: &mut ModelConfig) {

@@ -1,12 +1,17 @@
 //! A model whose layers have sliding windows of different sizes, and none. Its texts have the
 //! same bits with chunks, pages of any size, cached prefixes, drafts and trees, on ranks and DP
-//! ranks, and on GPUs.
+//! ranks, and on GPUs. Pages behind the windows go back while requests run.
 
+use lockstep_local_engine::LocalEngine;
 use lockstep_types::Dtype;
+use lockstep_types::request::Request;
 use lockstep_types::sampling::LogprobParams;
 
 use crate::{
-    setup::{Algorithm, Layers, Setup, Shape},
+    goldens::GOLDENS,
+    load::{idle, run},
+    requests::{Job, golden},
+    setup::{Algorithm, Layers, Setup, Shape, WINDOWS},
     two_caches::{accepted_by, answers, jobs, same},
 };
 
@@ -34,6 +39,123 @@ fn chunks_pages_and_cached_prefixes_change_no_bit() {
             same(&format!("{setup:?}"), &answers(&setup, &jobs), &expected);
         }
     }
+}
+
+/// Few slots and short chunks, so that groups with windows have fewer pages than the others.
+fn small(page: usize, split: (usize, usize)) -> Setup {
+    Setup {
+        page,
+        chunk: Some(16),
+        running: 4 * split.1,
+        tokens: 2048,
+        radix: true,
+        ..plain(split)
+    }
+}
+
+/// Asserts that groups with windows have fewer pages, and returns the setup's answers.
+fn answers_of_small(setup: &Setup, jobs: &[Job]) -> Vec<lockstep_local_engine::Completion> {
+    let load = setup.start().load();
+    let windows = WINDOWS.iter().flatten().count() as u64;
+    assert!(load.kv_window_tokens_total < windows * load.kv_tokens_total);
+    answers(setup, jobs)
+}
+
+/// Prompts that begin alike for as long as the widest window, one position more or less, and up
+/// to the ends of pages.
+fn jobs_with_stems(page: usize) -> Vec<Job> {
+    let widest = WINDOWS.iter().flatten().max().copied().unwrap_or(0);
+    let all = GOLDENS.iter().flat_map(|golden| &golden.prompt_ids);
+    let stem: Vec<u32> = all.copied().take(3 * 64 + 1).collect();
+    let lengths = [widest, 2 * page, 3 * page].map(|at| [at - 1, at, at + 1]);
+    let job = |(number, length): (usize, usize)| {
+        let mut request = golden(&GOLDENS[0]);
+        request.input_ids = stem[..length.min(stem.len())].to_vec();
+        request.input_ids.extend([91, 92 + number as u32, 93]);
+        Job {
+            request: Request {
+                max_new_tokens: 24,
+                ..request
+            },
+            arrival: 3 * number,
+            patience: None,
+        }
+    };
+    lengths.concat().into_iter().enumerate().map(job).collect()
+}
+
+#[test]
+fn hits_at_the_edges_of_windows_change_no_bit() {
+    for (page, split) in [(1, (1, 1)), (16, (1, 1)), (64, (1, 1)), (16, (2, 2))] {
+        let jobs = jobs_with_stems(page.max(2));
+        let without = Setup {
+            radix: false,
+            ..small(page, split)
+        };
+        let expected = answers_of_small(&without, &jobs);
+        for (overlap, speculation) in [
+            (true, None),
+            (true, Some((Algorithm::Eagle3, Shape::TREE))),
+            (false, Some((Algorithm::Ngram, Shape::chain(4)))),
+        ] {
+            let setup = Setup {
+                overlap,
+                speculation,
+                ..small(page, split)
+            };
+            let mut engine = setup.start();
+            let cold = run("cold", &mut engine, &jobs, |_| {});
+            let warm = run("warm", &mut engine, &jobs, |_| {});
+            same(&format!("{setup:?}"), &cold, &expected);
+            same(&format!("warm, {setup:?}"), &warm, &expected);
+            let load = engine.load();
+            assert!(load.counters.cached_tokens > 0, "{setup:?}");
+            idle(&mut engine);
+        }
+    }
+}
+
+/// Requests that are often retracted, for want of pages of the layers without windows.
+#[test]
+fn scarce_pages_change_no_bit() {
+    let mut jobs = jobs(8, 120);
+    for job in &mut jobs {
+        job.request.generation.sampling.ignore_eos = true;
+    }
+    for page in [1, 4] {
+        let expected = answers_of_small(&small(page, (1, 1)), &jobs);
+        for speculation in [None, Some((Algorithm::Standalone, Shape::TREE))] {
+            let scarce = Setup {
+                speculation,
+                tokens: 360,
+                care: 0,
+                ..small(page, (1, 1))
+            };
+            let mut engine = scarce.start();
+            let found = run("scarce", &mut engine, &jobs, |_| {});
+            assert!(engine.load().counters.retractions > 0, "{scarce:?}");
+            same(&format!("{scarce:?}"), &found, &expected);
+            idle(&mut engine);
+        }
+    }
+}
+
+/// A request that goes on has pages of its windows alone.
+#[test]
+fn a_long_text_holds_the_pages_of_its_windows() {
+    let setup = small(4, (1, 1));
+    let mut engine: LocalEngine = setup.start();
+    let mut job = jobs(1, 200).remove(0);
+    job.request.generation.sampling.ignore_eos = true;
+    let mut used = Vec::new();
+    run("long", &mut engine, &[job], |engine| {
+        let load = engine.load();
+        used.push((load.kv_tokens_used, load.kv_window_tokens_used));
+    });
+    let (all, windows) = used.last().copied().unwrap_or_default();
+    let most: usize = WINDOWS.iter().flatten().map(|window| window + 4 * 4).sum();
+    assert!(all > 200 && windows <= most as u64, "{all}, {windows}");
+    idle(&mut engine);
 }
 
 /// A deep node of a tree does not see its first ancestors in the narrow layers.

@@ -1,9 +1,13 @@
+use std::num::NonZeroUsize;
+
 use lockstep_config::ServeArgs;
 use lockstep_config::args::VerificationArg;
 use lockstep_traces::Destination;
-use lockstep_types::{DeviceKind, NodeConfig, TlsFiles, TraceConfig};
+use lockstep_types::{DeviceKind, NodeConfig, SpeculationConfig, TlsFiles, TraceConfig};
 
-use super::{curl, dp_ranks, exchange, grouped, on_each, reachable, rounded, speculation, traces};
+use super::{
+    curl, dp_ranks, exchange, grouped, kv_cache, on_each, reachable, rounded, speculation, traces,
+};
 use crate::settings::tests::{config_file, config_of};
 
 #[test]
@@ -77,6 +81,28 @@ fn numbers_and_addresses_for_people() {
         ["127.0.0.1", "::", "::1", "example.org"].map(reachable),
         ["127.0.0.1", "[::1]", "[::1]", "example.org"]
     );
+}
+
+/// Caches of layers with windows are smaller, as far as the others are large.
+#[test]
+fn caches_are_told_by_kind() {
+    let mut engine = config_file().engine;
+    engine.kv.num_pages = 100_001;
+    engine.kv.page_size = 16;
+    assert_eq!(kv_cache(&engine), "1,600,000 tokens in pages of 16");
+    engine.model.layers[0].attention_mut().window = NonZeroUsize::new(512);
+    engine.schedule.max_running_requests = 10;
+    engine.schedule.chunked_prefill_size = Some(160);
+    engine.speculation = SpeculationConfig::none();
+    let kept = (10 * (33 + 4) + 2 * 10 + 10 * 33) * 16;
+    let told = format!(
+        "1,600,000 tokens in pages of 16, {} of layers with windows",
+        grouped(kept)
+    );
+    assert_eq!(kv_cache(&engine), told);
+    engine.kv.num_pages = 5;
+    let told = "64 tokens in pages of 16, 64 of layers with windows";
+    assert_eq!(kv_cache(&engine), told);
 }
 
 #[test]

@@ -124,18 +124,25 @@ impl Batch {
     fn add_row(&mut self, request: &mut RequestState, row: RowInFlight, prefill_len: u32) {
         request.rows_in_flight += 1;
         request.samples_in_flight += u32::from(row.sample);
-        let new_pages = self.page_list(request.kv.take_unsent_pages());
+        let new_pages = self.new_pages(request);
         self.next.extend(row, prefill_len, new_pages);
     }
 
-    /// Returns a list of these pages. Takes a reused buffer if there are any pages.
-    pub fn page_list(&mut self, pages: &[u32]) -> Vec<u32> {
-        if pages.is_empty() {
+    /// Returns the pages that workers do not know yet.
+    fn new_pages(&mut self, request: &mut RequestState) -> Vec<u32> {
+        if !request.kv.has_unsent_pages() {
             return Vec::new();
         }
+        let mut list = self.page_list();
+        let (groups, windows) = (self.config.kv_groups as usize, self.config.windows.len());
+        request.kv.take_unsent_pages(groups, windows, &mut list);
+        list
+    }
+
+    /// Returns an empty list, in a reused buffer if there is one.
+    pub fn page_list(&mut self) -> Vec<u32> {
         let mut list = self.page_lists.pop().unwrap_or_default();
         list.clear();
-        list.extend_from_slice(pages);
         list
     }
 

@@ -45,7 +45,13 @@ impl Kv {
             }
             total("page releases at fault", pool.faults(), 0)?;
         }
-        Ok(())
+        let mut is_cached = vec![false; self.drafted.len()];
+        for block in of_group(&cached, 0, groups) {
+            is_cached[block as usize] = true;
+        }
+        let held = running.clone().map(|held| &held.windows);
+        let is_cached = |block: u32| is_cached[block as usize];
+        self.windows.check(groups, &held, is_cached)
     }
 
     /// Checks the lengths of one request.
@@ -54,14 +60,20 @@ impl Kv {
         let page = u64::from(self.page_size);
         let protected = u64::from(held.protected_blocks) * page;
         let allocated = u64::from(held.blocks) * page;
+        let passed = self.passed(request);
         if held.pages.len() != held.blocks as usize * self.pools.groups() {
             Err("not as many pages of each group")
+        } else if !self
+            .windows
+            .has_what_it_sees(&held.windows, held.blocks, passed)
+        {
+            Err("not exactly the pages that its windows show")
         } else if protected > u64::from(held.committed)
             || held.committed > held.planned
             || u64::from(held.planned) > allocated
         {
             Err("not protected <= committed <= planned <= allocated")
-        } else if held.sent_pages > held.pages.len() {
+        } else if held.sent_blocks > held.blocks {
             Err("sent pages that it does not hold")
         } else if held.committed > request.len() {
             Err("committed beyond its tokens")

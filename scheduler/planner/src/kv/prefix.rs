@@ -32,11 +32,11 @@ pub(crate) trait PrefixCache: Debug + Send + Sync {
     /// [`RadixCache::match_prefix`] of the text's first `units` positions.
     fn match_prefix(&mut self, text: Text<'_>, units: usize, pages: &mut Vec<u32>) -> NodeId;
     /// [`RadixCache::match_len`] of the text's first `units` positions.
-    fn match_len(&mut self, text: Text<'_>, units: usize) -> usize;
+    fn match_len(&mut self, text: Text<'_>, units: usize, block: &mut dyn FnMut(&[u32])) -> usize;
     /// [`RadixCache::insert`] of the text's first positions: as many as `pages` hold.
     fn insert(&mut self, text: Text<'_>, pages: &[u32]) -> usize;
     /// [`RadixCache::replace`] of the text's first positions: as many as `pages` hold.
-    fn replace(&mut self, text: Text<'_>, pages: &mut [u32], better: &Better<'_>);
+    fn replace(&mut self, text: Text<'_>, pages: &mut [u32], better: &mut Better<'_>);
     /// [`RadixCache::extend`] by some whole blocks of a text.
     fn extend(
         &mut self,
@@ -63,7 +63,7 @@ pub(crate) trait PrefixCache: Debug + Send + Sync {
 
 /// Comparison of two blocks by their pages: returns true if the second block is better than the
 /// first, which is cached.
-type Better<'a> = dyn Fn(&[u32], &[u32]) -> bool + 'a;
+type Better<'a> = dyn FnMut(&[u32], &[u32]) -> bool + 'a;
 
 /// Makes an empty cache with the keys that the drafter's KV needs.
 pub(crate) fn prefix_cache(
@@ -105,9 +105,9 @@ impl<K: KeyUnit> PrefixCache for Keyed<K> {
         self.tree.match_prefix(key, pages)
     }
 
-    fn match_len(&mut self, text: Text<'_>, units: usize) -> usize {
+    fn match_len(&mut self, text: Text<'_>, units: usize, block: &mut dyn FnMut(&[u32])) -> usize {
         let key = text.key(0..units, &mut self.key);
-        self.tree.match_len(key)
+        self.tree.match_len(key, block)
     }
 
     fn insert(&mut self, text: Text<'_>, pages: &[u32]) -> usize {
@@ -116,7 +116,7 @@ impl<K: KeyUnit> PrefixCache for Keyed<K> {
         self.tree.insert(key, pages)
     }
 
-    fn replace(&mut self, text: Text<'_>, pages: &mut [u32], better: &Better<'_>) {
+    fn replace(&mut self, text: Text<'_>, pages: &mut [u32], better: &mut Better<'_>) {
         let units = pages.len() / self.groups * self.page_size;
         let key = text.key(0..units, &mut self.key);
         self.tree.replace(key, pages, better);

@@ -130,12 +130,15 @@ impl<K: KeyUnit> RadixCache<K> {
         node
     }
 
-    /// Returns the number of leading units of `key` that are cached; changes nothing.
-    pub fn match_len(&self, key: RadixKey<'_, K>) -> usize {
+    /// Returns the number of leading units of `key` that are cached, and hands the pages of each
+    /// of their blocks to `block`; changes nothing.
+    pub fn match_len(&self, key: RadixKey<'_, K>, mut block: impl FnMut(&[u32])) -> usize {
         let mut node = ROOT;
         let mut at = 0;
         while let Some((child, common)) = self.step(node, key.skip(at)) {
             at += common * self.page_size;
+            let blocks = self.node(child).pages.chunks(self.groups);
+            blocks.take(common).for_each(&mut block);
             if common < self.blocks(child) {
                 break;
             }

@@ -3,6 +3,7 @@
 use super::{
     lag::Drafted,
     radix::{Namespace, NodeId, ROOT},
+    windows::HeldWindows,
 };
 
 /// Pages of one request, and the lengths to which they are filled.
@@ -14,12 +15,15 @@ use super::{
 pub(crate) struct RequestKv {
     /// Namespace in which its prefix is cached, with a slot or without.
     pub(super) namespace: Namespace,
-    /// The slot's page tables: for each block of positions in turn, a page of each group.
+    /// The slot's page tables: for each block of positions in turn, a page of each group that
+    /// keeps all positions.
     pub(super) pages: Vec<u32>,
+    /// Pages of the groups with windows.
+    pub(super) windows: HeldWindows,
     /// Number of blocks in `pages`.
     pub(super) blocks: u32,
-    /// Number of leading pages that plans have told the workers.
-    pub(super) sent_pages: usize,
+    /// Number of leading blocks whose pages plans have told the workers.
+    pub(super) sent_blocks: u32,
     /// Number of leading blocks that the cache owns, locked through `node`.
     pub(super) protected_blocks: u32,
     pub(super) node: NodeId,
@@ -39,8 +43,9 @@ impl RequestKv {
         Self {
             namespace,
             pages: Vec::new(),
+            windows: HeldWindows::default(),
             blocks: 0,
-            sent_pages: 0,
+            sent_blocks: 0,
             protected_blocks: 0,
             node: ROOT,
             planned: 0,
@@ -70,15 +75,33 @@ impl RequestKv {
         self.drafted.prefix
     }
 
-    /// Makes room for `more` pages of all groups, so that growing does not allocate.
-    pub fn reserve_pages(&mut self, more: usize) {
-        self.pages.reserve(more);
+    /// Makes room for pages of `more` blocks, so that growing does not allocate. There are
+    /// `groups` groups that keep all positions, and `windows` with windows.
+    pub fn reserve_blocks(&mut self, more: usize, groups: usize, windows: usize) {
+        self.pages.reserve(more * groups);
+        self.windows.reserve(more * windows);
     }
 
-    /// Returns the pages that no plan has told the workers yet, and counts them as told.
-    pub fn take_unsent_pages(&mut self) -> &[u32] {
-        let from = std::mem::replace(&mut self.sent_pages, self.pages.len());
-        &self.pages[from..]
+    /// Returns true if there are pages that no plan has told the workers yet.
+    pub fn has_unsent_pages(&self) -> bool {
+        self.sent_blocks < self.blocks
+    }
+
+    /// Appends the pages to `list` that no plan has told the workers yet, and counts them as
+    /// told: for each block a page of each of the `groups` groups that keep all positions, then
+    /// one of each of the `windows` groups with windows, 0 where it has none.
+    pub fn take_unsent_pages(&mut self, groups: usize, windows: usize, list: &mut Vec<u32>) {
+        let from = std::mem::replace(&mut self.sent_blocks, self.blocks) as usize;
+        let pages = &self.pages[from * groups..];
+        if windows == 0 {
+            list.extend_from_slice(pages);
+            return;
+        }
+        let seen = self.windows.blocks(windows).skip(from);
+        for (block, seen) in pages.chunks(groups).zip(seen) {
+            list.extend_from_slice(block);
+            list.extend_from_slice(seen);
+        }
     }
 
     /// Moves the slot on by the most tokens of a planned step.
@@ -94,8 +117,9 @@ impl RequestKv {
     /// Forgets everything, after the pages have been given back or are gone.
     pub fn clear(&mut self) {
         self.pages.clear();
+        self.windows.clear();
         self.blocks = 0;
-        self.sent_pages = 0;
+        self.sent_blocks = 0;
         self.protected_blocks = 0;
         self.node = ROOT;
         self.planned = 0;

@@ -40,6 +40,9 @@ impl Planner {
             kv_tokens_used: kv.used,
             kv_tokens_cached: kv.evictable,
             kv_tokens_total: kv.total,
+            kv_window_tokens_used: kv.windows.used,
+            kv_window_tokens_cached: kv.windows.evictable,
+            kv_window_tokens_total: kv.windows.total,
             leaked_pages: kv.leaked_pages,
             steps_in_flight: u32::try_from(self.in_flight()).unwrap_or(u32::MAX),
             counters: Counters {

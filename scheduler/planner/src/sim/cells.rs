@@ -20,12 +20,17 @@ pub(super) struct Cells {
     draft_kv: DraftKv,
     /// Cells of each group.
     target: Vec<Vec<Option<u32>>>,
+    /// Number of groups that keep all positions. They come first.
+    full: usize,
+    /// Windows of the other groups.
+    windows: Vec<u32>,
     draft: Vec<Option<DraftCell>>,
 }
 
 impl Cells {
     pub fn new(config: &PlannerConfig) -> Self {
-        let cells = config.num_pages as usize * config.page_size as usize;
+        let page = config.page_size as usize;
+        let cells = config.num_pages as usize * page;
         let drafted = if config.draft_kv == DraftKv::None {
             0
         } else {
@@ -34,7 +39,11 @@ impl Cells {
         Self {
             page_size: config.page_size,
             draft_kv: config.draft_kv,
-            target: vec![vec![None; cells]; config.kv_groups as usize],
+            target: (0..config.groups())
+                .map(|group| vec![None; config.pages_of_group(group) as usize * page])
+                .collect(),
+            full: config.kv_groups as usize,
+            windows: config.windows.clone(),
             draft: vec![None; drafted],
         }
     }
@@ -42,6 +51,16 @@ impl Cells {
     pub fn forget(&mut self) {
         self.target.iter_mut().for_each(|cells| cells.fill(None));
         self.draft.fill(None);
+    }
+
+    /// Takes the pages from a slot's table that no query at its position or behind it sees.
+    pub fn forget_behind(&self, slot: &mut SimSlot) {
+        let groups = self.target.len();
+        for group in self.full..groups {
+            let gone = self.first_seen(group, slot.kv_len) / self.page_size;
+            let blocks = slot.pages.chunks_mut(groups).take(gone as usize);
+            blocks.for_each(|block| block[group] = 0);
+        }
     }
 
     /// Spoils positions that drafting and verification wrote, because nothing written there
@@ -74,11 +93,23 @@ impl Cells {
         }
     }
 
-    /// Checks that all cells that the slot reads hold exactly its request's tokens.
-    pub fn check(&self, slot: &SimSlot) -> Result<(), String> {
-        for position in 0..slot.kv_len {
-            let token = slot.tokens()[position as usize];
-            for (group, cells) in self.target.iter().enumerate() {
+    /// Returns the first position that a query at `position` sees in a group.
+    pub fn first_seen(&self, group: usize, position: u32) -> u32 {
+        match group.checked_sub(self.full) {
+            Some(at) => (position + 1).saturating_sub(self.windows[at]),
+            None => 0,
+        }
+    }
+
+    /// Checks that all cells that the slot's queries from position `from` on read hold exactly
+    /// its request's tokens.
+    pub fn check(&self, slot: &SimSlot, from: u32) -> Result<(), String> {
+        for (group, cells) in self.target.iter().enumerate() {
+            for position in self.first_seen(group, from)..slot.kv_len {
+                let token = slot.tokens()[position as usize];
+                if self.page(slot, position, group) == 0 {
+                    return Err(format!("position {position} of group {group} is absent"));
+                }
                 let found = cells[self.cell(slot, position, group)];
                 if found != Some(token) {
                     return Err(format!(
@@ -121,9 +152,13 @@ impl Cells {
         }
     }
 
-    fn cell(&self, slot: &SimSlot, position: u32, group: usize) -> usize {
+    fn page(&self, slot: &SimSlot, position: u32, group: usize) -> u32 {
         let block = (position / self.page_size) as usize;
-        let page = slot.pages[block * self.target.len() + group];
+        slot.pages[block * self.target.len() + group]
+    }
+
+    fn cell(&self, slot: &SimSlot, position: u32, group: usize) -> usize {
+        let page = self.page(slot, position, group);
         (page * self.page_size + position % self.page_size) as usize
     }
 }

@@ -96,7 +96,7 @@ impl NaivePlanner {
             let extra = reserve.req_to_token_extra_context_len(self.config.overlap);
             let pages = (self.config.context_length + extra).div_ceil(self.config.page_size);
             let blocks = (1..self.config.num_pages).take(pages as usize);
-            let groups = self.config.kv_groups as usize;
+            let groups = self.config.groups();
             row.new_pages = SlotExtend::pages_of_all(blocks, groups);
             part.opens.push(SlotOpen {
                 generation: request.generation.clone(),

@@ -10,10 +10,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{DraftKv, PlannerConfig, ReserveConfig, SchedulePolicy};
+use windows::{fitted, windows};
 
 mod salts;
 mod speculation;
 mod turns;
+mod windows;
 
 const MODEL: SimModel = SimModel { vocab_size: 11 };
 const CONTEXT: u32 = 96;
@@ -152,6 +154,8 @@ prop_compose! {
         dp_size in prop_oneof![2 => Just(1u32), 1 => Just(2), 1 => Just(DP_RANKS)],
         page_size in prop_oneof![Just(1u32), Just(2), Just(3), Just(16), Just(64), 1u32..65],
         kv_groups in prop_oneof![2 => Just(1u32), 2 => Just(2), 1 => Just(3)],
+        windows in windows(),
+        spare in 0u32..8,
         tokens in 50u32..200,
         slots in 1u32..9,
         queued in 1u32..20,
@@ -178,6 +182,9 @@ prop_compose! {
             page_size,
             kv_groups,
             num_pages: 1 + tokens.div_ceil(page_size),
+            windows,
+            // See `fitted`.
+            window_pages: spare,
             context_length: CONTEXT,
             overlap,
             radix_cache,
@@ -214,6 +221,7 @@ struct Scenario {
 
 impl Scenario {
     fn new(config: &PlannerConfig, mut requests: Vec<Request>) -> Self {
+        let config = &fitted(config);
         if !config.priority_scheduling {
             requests.iter_mut().for_each(|request| request.priority = 0);
         }
@@ -421,11 +429,14 @@ impl Scenario {
     fn check_nothing_left(&mut self) {
         let load = self.engine.planner.load();
         assert_eq!((load.kv_tokens_used, load.waiting_requests), (0, 0));
+        assert_eq!(load.kv_window_tokens_used, 0);
         assert_eq!(
             self.engine.planner.flush_cache().unwrap(),
             load.kv_tokens_cached
         );
-        assert_eq!(self.engine.planner.load().kv_tokens_cached, 0);
+        let load = self.engine.planner.load();
+        let cached = (load.kv_tokens_cached, load.kv_window_tokens_cached);
+        assert_eq!(cached, (0, 0));
         self.check();
     }
 

@@ -130,10 +130,14 @@ impl SimWorker {
             written.push(self.write_row(row, plan.draft_steps)?);
         }
         if self.verify {
-            part.extends
-                .iter()
-                .try_for_each(|row| self.check_row(row))?;
+            let mut rows = written.iter();
+            rows.try_for_each(|row| self.check_row(row))?;
             self.check_writers(&written)?;
+        }
+        for row in &written {
+            if let Some(Some(slot)) = self.slots.get_mut(row.slot as usize) {
+                self.cells.forget_behind(slot);
+            }
         }
         let turn = (plan.step - 1) as usize % self.decisions.len().max(1);
         let agreed_depth = self.decisions.get(turn).copied().flatten();
@@ -172,18 +176,22 @@ impl SimWorker {
     }
 
     fn append_pages(&mut self, row: &SlotExtend) -> Result<(), String> {
-        self.slot(row.slot)?.accepts(row)?;
-        let pages = self.config.num_pages;
-        let groups = self.config.kv_groups as usize;
+        let slot = self.slot(row.slot)?;
+        slot.accepts(row)?;
+        let groups = self.config.groups();
         ensure(row.new_pages.len().is_multiple_of(groups), || {
             format!("slot {} gets not as many pages of each group", row.slot)
         })?;
-        let bad = row
-            .new_pages
-            .iter()
-            .find(|page| **page == 0 || **page >= pages);
-        if let Some(page) = bad {
-            return Err(format!("page {page} is none of 1..{pages}"));
+        let from = slot.pages.len() / groups;
+        for (at, block) in (from as u32..).zip(row.new_pages.chunks(groups)) {
+            let end = (at + 1) * self.config.page_size;
+            for (group, page) in block.iter().enumerate() {
+                let pages = self.config.pages_of_group(group);
+                let unseen = end <= self.cells.first_seen(group, slot.kv_len);
+                ensure(*page < pages && (*page != 0 || unseen), || {
+                    format!("page {page} of group {group} is none of 1..{pages}")
+                })?;
+            }
         }
         if let Some(Some(slot)) = self.slots.get_mut(row.slot as usize) {
             slot.pages.extend_from_slice(&row.new_pages);
@@ -256,9 +264,9 @@ impl SimWorker {
     }
 
     /// Checks that the cells a slot has read hold exactly its request's tokens.
-    fn check_row(&self, row: &SlotExtend) -> Result<(), String> {
+    fn check_row(&self, row: &Written) -> Result<(), String> {
         let slot = self.slot(row.slot)?;
-        let checked = self.cells.check(slot);
+        let checked = self.cells.check(slot, row.positions.start);
         checked.map_err(|message| format!("slot {} {message}", row.slot))
     }
 
@@ -266,12 +274,16 @@ impl SimWorker {
     /// open slot's table. A page that the drafter writes is in no table of another slot with a
     /// drafter.
     fn check_writers(&self, written: &[Written]) -> Result<(), String> {
-        let groups = self.config.kv_groups as usize;
+        let groups = self.config.groups();
         for group in 0..groups {
-            let mut users = vec![0u32; self.config.num_pages as usize];
+            let mut users = vec![0u32; self.config.pages_of_group(group) as usize];
             let mut drafters = users.clone();
             for slot in self.slots.iter().flatten() {
                 for page in slot.pages.iter().skip(group).step_by(groups) {
+                    // Page 0 stands where there is none.
+                    if *page == 0 {
+                        continue;
+                    }
                     users[*page as usize] += 1;
                     let reads = self.config.draft_kv != DraftKv::None && !slot.has_hole;
                     drafters[*page as usize] += u32::from(reads);
@@ -300,7 +312,7 @@ impl SimWorker {
         }
         let page_size = self.config.page_size;
         let blocks = (at.start / page_size) as usize..at.end.div_ceil(page_size) as usize;
-        let groups = self.config.kv_groups as usize;
+        let groups = self.config.groups();
         for block in blocks {
             let page = self.slot(slot)?.pages[block * groups + group];
             ensure(readers[page as usize] == 1, || {
@@ -313,7 +325,7 @@ impl SimWorker {
 
 /// Checks that the slot's pages, and its row of the page table, reach up to `to`.
 fn ensure_held(config: &PlannerConfig, slot: &SimSlot, to: u32) -> Result<(), String> {
-    let blocks = slot.pages.len() as u32 / config.kv_groups;
+    let blocks = slot.pages.len() as u32 / config.groups() as u32;
     let held = blocks * config.page_size;
     ensure(to <= held, || {
         format!("a slot writes up to {to}, its pages hold {held}")

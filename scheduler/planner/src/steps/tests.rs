@@ -19,7 +19,8 @@ fn round(steps: &mut Steps, batches: &mut [Batch], rows: usize) {
     for batch in &mut *batches {
         batch.next.begin(0);
         for _ in 0..rows {
-            let pages = batch.page_list(&[7; 100]);
+            let mut pages = batch.page_list();
+            pages.extend([7; 100]);
             batch.next.extend(ROW, 4, pages);
         }
     }
@@ -44,7 +45,7 @@ fn buffers_are_reused() {
         [
             batch.next.rows.capacity(),
             batch.next.plan.extends.capacity(),
-            batch.page_list(&[7]).capacity(),
+            batch.page_list().capacity(),
         ]
     };
     round(&mut steps, &mut batches, 1);

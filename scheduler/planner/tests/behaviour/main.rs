@@ -22,6 +22,7 @@ mod salts;
 mod speculation;
 mod steps;
 mod times;
+mod windows;
 
 const MODEL: SimModel = SimModel { vocab_size: 1000 };
 

@@ -76,11 +76,32 @@ impl CpuKvCache {
                 Data::Int8(Buffer::zeroed(elements, WHAT)?, Buffer::zeroed(rows, WHAT)?)
             }
         };
-        Ok(Self {
+        let mut cache = Self {
             shape: *shape,
             near: matches!(data, Data::Bf16(_)) && shape.page_size >= TOGETHER && is_amd(),
             data,
-        })
+        };
+        if cfg!(debug_assertions) {
+            cache.spoil_page_0();
+        }
+        Ok(cache)
+    }
+
+    /// Fills page 0 with values that are no numbers. It stands in page tables where a request
+    /// has no page, so tests see if such a page is read.
+    fn spoil_page_0(&mut self) {
+        let (head_dim, page) = (self.shape.head_dim, self.shape.page_size);
+        for part in 0..2 * self.shape.layers * usize::from(self.shape.pages > 0) {
+            let first = part * self.values_after();
+            for row in first..first + self.shape.kv_heads * page {
+                let values = row * head_dim..(row + 1) * head_dim;
+                match &mut self.data {
+                    Data::Bf16(data) => data[values].fill(u16::MAX),
+                    Data::F32(data) => data[values].fill(f32::NAN),
+                    Data::Int8(_, scales) => scales[row] = f32::NAN,
+                }
+            }
+        }
     }
 
     /// Panics unless the cache holds heads of this shape. Models size caches, so a mismatch

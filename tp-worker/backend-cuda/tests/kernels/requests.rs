@@ -101,7 +101,7 @@ struct Layout {
     pages: Vec<u32>,
     masks: Vec<u64>,
     qkv: Vec<f32>,
-    /// `[cells, kv_heads, head_dim]`, NaN in cells that no request has.
+    /// `[cells, kv_heads, head_dim]`, NaN in cells that no request has, and behind windows.
     keys: Vec<f32>,
     values: Vec<f32>,
     page_count: usize,
@@ -152,9 +152,15 @@ impl Layout {
         });
         self.pages.extend(pages);
         let (kv_heads, head_dim) = (shape.kv_heads, shape.head_dim);
+        let new = |query: usize| match &request.mask {
+            None => query + 1,
+            Some(mask) => mask[query].len(),
+        };
+        let first = |query| shape.visible(kv_len + new(query)).start;
+        let first_seen = (0..request.new.len()).map(first).min().unwrap_or(0);
         for (position, content) in request.all().enumerate() {
             let cell = pages[position / page_size] as usize * page_size + position % page_size;
-            for head in 0..kv_heads {
+            for head in (0..kv_heads).filter(|_| position >= first_seen) {
                 let at = (cell * kv_heads + head) * head_dim;
                 let key = vector(content, Role::Key, head, head_dim);
                 let value = vector(content, Role::Value, head, head_dim);

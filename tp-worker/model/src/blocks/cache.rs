@@ -1,7 +1,7 @@
 //! Caches of a model's layers: one for each group of layers with equal caches.
 
 use lockstep_backend::{Backend, BackendError, KvShape};
-use lockstep_types::{KvCacheDtype, KvGroup, KvSpec, ModelConfig};
+use lockstep_types::{KvCacheDtype, KvGroup, KvPages, ModelConfig};
 
 use crate::Shard;
 
@@ -32,19 +32,18 @@ impl CachePlace {
     }
 }
 
-/// Returns the shapes of the caches that a shard of `model` needs, with `pages` pages of
-/// `page_size` tokens in each group. Its batches have cells for `groups` groups: a target's for
+/// Returns the shapes of the caches that a shard of `model` needs, with `pages` of `page_size`
+/// tokens. Its batches have cells for `groups` groups: a target's for
 /// each of its groups, a draft's for one group, which all of its caches follow.
 pub(crate) fn cache_shapes(
     model: &ModelConfig,
     shard: &Shard,
     groups: usize,
-    pages: usize,
+    pages: KvPages,
     page_size: usize,
     dtype: KvCacheDtype,
 ) -> Vec<KvShape> {
     let shape = |(number, group): (usize, KvGroup)| {
-        let KvSpec::Full { head_dim, .. } = group.spec;
         // All layers of a group have as many key/value heads on a rank.
         let first = group.layers.first().map(|layer| &model.layers[*layer]);
         let kv_heads = first.map_or(0, |layer| shard.heads(layer.attention()).kv.len());
@@ -52,8 +51,8 @@ pub(crate) fn cache_shapes(
             group: number.min(groups.saturating_sub(1)),
             layers: group.layers.len(),
             kv_heads,
-            head_dim,
-            pages,
+            head_dim: group.spec.head_dim(),
+            pages: pages.of(group.spec),
             page_size,
             dtype,
         }

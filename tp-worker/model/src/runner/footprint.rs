@@ -5,7 +5,7 @@ mod draft;
 use lockstep_backend::{
     AttentionShape, DeviceMemory, ExpertsShape, MatrixRole, MatrixShape, PassShape, RankLayout,
 };
-use lockstep_types::{EngineShape, KvCacheDtype, MemoryUse, ModelConfig, RankMemory};
+use lockstep_types::{EngineShape, KvCacheDtype, KvPages, MemoryUse, ModelConfig, RankMemory};
 
 use crate::{
     ForwardLimits, Shard, Topology,
@@ -38,7 +38,13 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
     {
         draft.weights = part.memory.weights;
         draft.vectors = part.memory.vectors;
-        draft.kv_per_token = part.memory.kv_per_token;
+        // A draft's caches all lie under pages of the target that keep all positions.
+        let MemoryUse {
+            kv_per_token: full,
+            kv_window_per_token: window,
+            ..
+        } = part.memory;
+        draft.kv_per_token = full.saturating_add(window);
         draft.activations = draft.activations.saturating_add(part.memory.activations);
         draft.host = part.memory.host;
         graphs += recorded(part.pass.tokens) + draft::passes_of_chains(device, engine);
@@ -68,16 +74,20 @@ pub fn rank_attentions(model: &ModelConfig, ranks: usize) -> Vec<AttentionShape>
     attention_shapes(model, &Shard::of(model, Topology::new(0, ranks, 1)))
 }
 
-/// Returns the bytes of a model's caches for one token, in all groups of its layers.
+/// Returns the bytes of a model's caches for one token: in all groups of layers that keep all
+/// positions, and in all groups with windows.
 fn kv_per_token(
     device: &dyn DeviceMemory,
     model: &ModelConfig,
     shard: &Shard,
     dtype: KvCacheDtype,
-) -> u64 {
-    let shapes = cache_shapes(model, shard, 1, 1, 1, dtype);
-    let bytes = shapes.iter().map(|shape| device.kv_bytes(shape));
-    bytes.fold(0, u64::saturating_add)
+) -> [u64; 2] {
+    let one = |full, window| {
+        let shapes = cache_shapes(model, shard, 1, KvPages { full, window }, 1, dtype);
+        let bytes = shapes.iter().map(|shape| device.kv_bytes(shape));
+        bytes.fold(0, u64::saturating_add)
+    };
+    [one(1, 0), one(0, 1)]
 }
 
 /// Returns the bytes of the rotary tables of a model's layers.
@@ -118,11 +128,13 @@ impl Part {
         let dp_size = shard.topology.dp_size();
         let gathers = attention.leads() && world.size > 1;
         let gathered = if gathers { model.vocab_size } else { 0 };
+        let [full, window] = kv_per_token(device, model, shard, engine.kv_dtype);
         Self {
             memory: MemoryUse {
                 weights: weights.matrices,
                 vectors: weights.vectors.saturating_add(rope),
-                kv_per_token: kv_per_token(device, model, shard, engine.kv_dtype),
+                kv_per_token: full,
+                kv_window_per_token: window,
                 activations: counter.activations,
                 host: counter.host,
             },

@@ -16,7 +16,7 @@ mod staged;
 use std::{ops::Range, path::PathBuf};
 
 use lockstep_backend::{Axis, Backend, BackendError, NoteShape};
-use lockstep_types::{KvCacheDtype, ModelConfig};
+use lockstep_types::{KvCacheDtype, KvPages, ModelConfig};
 
 use crate::{
     ForwardLimits, Shard, Tables,
@@ -117,19 +117,20 @@ impl<B: Backend> Transformer<B> {
         self.chooses
     }
 
-    /// Allocates the caches that this rank needs, with `pages` pages for each group of layers.
+    /// Allocates the caches that this rank needs, with `pages` for the groups of layers: a
+    /// number gives all groups equally many.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     pub fn kv_cache(
         &self,
         backend: &mut B,
-        pages: usize,
+        pages: impl Into<KvPages>,
         page_size: usize,
         dtype: KvCacheDtype,
     ) -> Result<ModelCache<B>, BackendError> {
         let (model, groups) = (&self.model, self.limits.groups);
-        let shapes = cache_shapes(model, &self.shard, groups, pages, page_size, dtype);
+        let shapes = cache_shapes(model, &self.shard, groups, pages.into(), page_size, dtype);
         ModelCache::new(backend, shapes)
     }
 

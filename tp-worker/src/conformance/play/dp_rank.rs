@@ -66,7 +66,7 @@ impl DpRank {
             kept: vec![Vec::new(); requests.len()],
             // Page 0 belongs to no request. The others are handed out from the end, so that
             // page tables are out of order.
-            free_pages: (1..config.kv.num_pages as u32).collect(),
+            free_pages: (1..config.kv_pages().window as u32).collect(),
             groups: config.model.kv_groups().len(),
             free_slots: (0..SLOTS as u32).collect(),
             closes: Vec::new(),

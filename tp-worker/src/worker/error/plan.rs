@@ -168,6 +168,16 @@ pub enum PlanError {
         /// Number of pages.
         pages: usize,
     },
+    /// Page 0 is granted, which stands for none, where a query of the slot reads.
+    #[error("slot {slot} is granted no page of group {group} for position {position}")]
+    PageAbsent {
+        /// The slot.
+        slot: u32,
+        /// The page's group of layers.
+        group: usize,
+        /// First position of the page.
+        position: u32,
+    },
     /// A page table is full.
     #[error("slot {slot} is granted more than {width} pages")]
     TableFull {

@@ -56,8 +56,9 @@ impl Served {
         let mut needed = loaded(&memory.target);
         if draft {
             // The draft brings a cache of its own.
-            let cells = config.kv.num_pages * config.kv.page_size;
-            let cache = memory.draft.kv_per_token.saturating_mul(cells as u64);
+            let cache = memory
+                .draft
+                .kv_bytes(config.kv_pages(), config.kv.page_size);
             let draft = loaded(&memory.draft).saturating_add(cache);
             needed = needed.saturating_add(draft);
         }

@@ -40,7 +40,7 @@ const SPARE_VECTORS: u64 = 4;
 
 /// Checks that every charged kind of memory is allocated as charged.
 fn check(config: &EngineConfig, what: &str) {
-    let tokens = (config.kv.num_pages * config.kv.page_size) as u64;
+    let (pages, page_size) = (config.kv_pages(), config.kv.page_size);
     for (rank, (found, weights, kv)) in taken(config).into_iter().enumerate() {
         let RankMemory { target, draft, .. } = DeviceFootprint.rank(&config.shape(), rank);
         let vectors = target.vectors + draft.vectors;
@@ -48,7 +48,7 @@ fn check(config: &EngineConfig, what: &str) {
             matrices: target.weights + draft.weights,
             vectors: found.vectors,
             activations: target.activations + draft.activations,
-            kv: (target.kv_per_token + draft.kv_per_token) * tokens,
+            kv: target.kv_bytes(pages, page_size) + draft.kv_bytes(pages, page_size),
             scratch: found.scratch,
         };
         assert_eq!(charged, found, "{what}, rank {rank}");

@@ -86,7 +86,7 @@ fn plans() -> impl Strategy<Value = Vec<StepPlan>> {
 /// Makes a random plan more plausible: rows that end where tokens end sample, and every row
 /// gets pages that no other row has.
 fn repaired(mut plans: Vec<StepPlan>) -> Vec<StepPlan> {
-    let mut pages = 0..9u32;
+    let mut pages = 1..9u32;
     for plan in &mut plans {
         let part = &mut plan.parts[0];
         part.closes.clear();

@@ -47,7 +47,7 @@ proptest! {
             let namespace = &namespaces[namespace];
             let text = Text::new(namespace, &tokens);
             let expected = naive.match_len(draft_kv, page, text, units);
-            prop_assert_eq!(cache.match_len(text, units), expected);
+            prop_assert_eq!(cache.match_len(text, units, &mut |_| {}), expected);
             let mut pages = Vec::new();
             let node = cache.match_prefix(text, units, &mut pages);
             prop_assert_eq!(pages.len() * page, expected);

@@ -32,7 +32,7 @@ impl<K: KeyUnit> RadixCache<K> {
         &mut self,
         key: RadixKey<'_, K>,
         pages: &mut [u32],
-        better: impl Fn(&[u32], &[u32]) -> bool,
+        mut better: impl FnMut(&[u32], &[u32]) -> bool,
     ) {
         let (mut node, mut at, groups) = (ROOT, 0, self.groups);
         while let Some((child, common)) = self.step(node, key.skip(at * self.page_size)) {

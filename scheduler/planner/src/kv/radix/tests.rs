@@ -114,10 +114,13 @@ impl<K: KeyUnit> Pair<K> {
             }
             Op::Match(owned) => {
                 let mut pages = Vec::new();
-                let len = self.tree.match_len(key(&owned));
+                let mut seen = Vec::new();
+                let mut see = |block: &[u32]| seen.extend_from_slice(block);
+                let len = self.tree.match_len(key(&owned), &mut see);
                 self.tree.match_prefix(key(&owned), &mut pages);
                 let blocks = self.naive.match_prefix(&owned);
                 assert_eq!(pages, self.pages(&blocks));
+                assert_eq!(seen, pages);
                 assert_eq!(len, blocks.len() * self.page_size);
             }
             Op::Lock((namespace, mut units)) => {
@@ -182,7 +185,7 @@ impl<K: KeyUnit> Pair<K> {
         assert_eq!(blocks, self.naive.len());
         for (_, held) in &self.locks {
             let len = held.1.len();
-            assert_eq!(self.tree.match_len(key(held)), len, "locked stays");
+            assert_eq!(self.tree.match_len(key(held), |_| {}), len, "locked stays");
         }
         self.follow_events();
     }
@@ -320,8 +323,8 @@ fn bigram_keys_match_one_token_less() {
     };
     let mut tree = RadixCache::<(u32, u32)>::new(1, 1, false);
     tree.insert(plain(&bigrams(&[1, 2, 3, 4])), &[1, 2, 3]);
-    assert_eq!(tree.match_len(plain(&bigrams(&[1, 2, 3, 4, 5]))), 3);
-    assert_eq!(tree.match_len(plain(&bigrams(&[1, 2, 9]))), 1);
+    assert_eq!(tree.match_len(plain(&bigrams(&[1, 2, 3, 4, 5])), |_| {}), 3);
+    assert_eq!(tree.match_len(plain(&bigrams(&[1, 2, 9])), |_| {}), 1);
 }
 
 #[test]

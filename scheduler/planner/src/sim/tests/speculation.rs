@@ -77,13 +77,14 @@ const ALL: Sight = |_| ();
 /// Runs all requests at once, and then their next turns, with a worker that writes every slot
 /// that it may.
 fn drive(case: &Case, planner_sees: Sight, grant: Grant) -> Result<Load, String> {
-    let mut config = case.config.clone();
+    let of_worker = fitted(&case.config);
+    let mut config = of_worker.clone();
     planner_sees(&mut config);
     let planner = Planner::new(config).map_err(|error| error.to_string())?;
     // Every request with a slot is admitted, so that pages run out.
     let mut planner = planner.with_conservativeness(0);
     planner.set_grant(grant);
-    let worker = SimGroup::new(&case.config, MODEL, true).agreeing_on(&case.agreed);
+    let worker = SimGroup::new(&of_worker, MODEL, true).agreeing_on(&case.agreed);
     let mut engine = SimEngine::new(planner, worker);
     let turns = (0..).zip(&case.requests);
     let next = turns.map(|(at, request)| next_turn(at, request)).collect();

@@ -50,6 +50,7 @@ pub(super) fn part(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> Optio
     };
     if speculation.draft_kv == DraftKv::None {
         part.memory.kv_per_token = 0;
+        part.memory.kv_window_per_token = 0;
     }
     let host = drafters_host(engine, draft, limits.logit_block_rows);
     part.memory.host = part.memory.host.saturating_add(host);
@@ -170,11 +171,13 @@ impl Part {
         let vectors = (weights.vectors)
             .saturating_add(ids(device, engine, draft))
             .saturating_add(rope_bytes(device, model, limits.positions));
+        let [full, window] = kv_per_token(device, model, shard, engine.kv_dtype);
         Self {
             memory: MemoryUse {
                 weights: shared.fold(weights.matrices, u64::saturating_add),
                 vectors,
-                kv_per_token: kv_per_token(device, model, shard, engine.kv_dtype),
+                kv_per_token: full,
+                kv_window_per_token: window,
                 activations: counter.activations,
                 host: counter.host,
             },
