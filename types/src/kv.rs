@@ -189,6 +189,41 @@ mod tests {
         assert_eq!(layers(&[]).kv_groups(), []);
     }
 
+    /// Layers whose windows hide something are groups behind the others, unless there are no
+    /// others. Texts have at most 8 tokens here.
+    #[test]
+    fn windows_that_hide_something_are_groups_of_their_own() {
+        let all = |windows: &[usize]| {
+            let layer = |window: &usize| AttentionSpec {
+                window: NonZeroUsize::new(*window),
+                ..AttentionSpec::dense(4, 2, 16)
+            };
+            model(windows.iter().map(layer)).kv_groups()
+        };
+        let groups = |windows: &[usize]| {
+            let groups = all(windows).into_iter();
+            let groups = groups.map(|group| (group.spec.window(), group.layers));
+            groups.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            groups(&[3, 5, 0, 3, 8, 9]),
+            [
+                (None, vec![2, 4, 5]),
+                (Some(3), vec![0, 3]),
+                (Some(5), vec![1])
+            ]
+        );
+        assert_eq!(groups(&[3, 3, 5]), [(None, vec![0, 1, 2])]);
+        let mut pages = KvPages::from(7);
+        pages.window = 3;
+        let of_groups: Vec<_> = all(&[3, 0])
+            .iter()
+            .map(|group| pages.of(group.spec))
+            .collect();
+        assert_eq!(of_groups, [7, 3]);
+        assert_eq!(pages.bytes(2, 10, 100), 7 * 2 * 10 + 3 * 2 * 100);
+    }
+
     /// A rank's part of a group's cache has one shape, whatever query heads its layers have.
     #[test]
     fn layers_of_a_group_have_as_many_heads_on_a_rank() {

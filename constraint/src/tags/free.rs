@@ -57,8 +57,9 @@ impl Rules<'_> {
                 }
             }
         }
-        check_heads(heads.keys(), place)?;
-        let terminals = self.terminals(free, heads.keys().copied())?;
+        let all: Vec<_> = heads.keys().copied().collect();
+        check_heads(&all, place)?;
+        let terminals = self.terminals(free, all.iter().copied())?;
         let mut ways = Vec::new();
         for (head, rests) in &heads {
             let ended = self.ended(head, &terminals)?;
@@ -134,16 +135,13 @@ impl Rules<'_> {
 }
 
 /// Refuses a text that may follow, if another one always comes first.
-fn check_heads<'t>(
-    heads: impl Iterator<Item = &'t &'t str> + Clone,
-    place: &Place,
-) -> Result<(), ConstraintError> {
-    for head in heads.clone() {
+fn check_heads(heads: &[&str], place: &Place) -> Result<(), ConstraintError> {
+    for head in heads {
         let comes_first = |other: &&&str| {
             let at = head.find(**other);
             at.is_some_and(|at| at + other.len() < head.len())
         };
-        if let Some(other) = heads.clone().find(comes_first) {
+        if let Some(other) = heads.iter().find(comes_first) {
             return Err(place.refuse(format!(
                 "free text there ends with '{}', so never with '{}', which contains it; leave one \
                  out",

@@ -302,12 +302,12 @@ fn triggered(
                 shown(trigger),
                 shown(inner)
             );
-            return Err(at.below(item).refuse(problem));
+            return Err(at.item(item).refuse(problem));
         }
         if !tags.iter().any(|(tag, _)| tag.begin.starts_with(trigger)) {
             let trigger = shown(trigger);
             let problem = format!("no tag begins with the trigger '{trigger}'; leave it out");
-            return Err(at.below(item).refuse(problem));
+            return Err(at.item(item).refuse(problem));
         }
     }
     let mut found = Vec::new();
@@ -359,7 +359,5 @@ fn list<'a>(value: &'a Value, at: &Place) -> Result<Vec<(Place, &'a Value)>> {
     let items = value.as_array().filter(|items| !items.is_empty());
     let items = items.ok_or_else(|| at.refuse("expected a list that is not empty"))?;
     let placed = items.iter().enumerate();
-    Ok(placed
-        .map(|(item, value)| (at.below(item), value))
-        .collect())
+    Ok(placed.map(|(item, value)| (at.item(item), value)).collect())
 }

@@ -82,11 +82,16 @@ pub(super) struct Flags {
 pub(super) struct Place(Vec<String>);
 
 impl Place {
-    /// Returns the place of a key or of a list's item below.
-    pub fn below(&self, key: impl ToString) -> Self {
+    /// Returns the place of a key below.
+    pub fn below(&self, key: impl Into<String>) -> Self {
         let mut path = self.0.clone();
-        path.push(key.to_string());
+        path.push(key.into());
         Self(path)
+    }
+
+    /// Returns the place of an item of a list.
+    pub fn item(&self, at: usize) -> Self {
+        self.below(at.to_string())
     }
 
     /// Returns the keys that lead to it.

@@ -22,7 +22,7 @@ fn fixed(text: &str) -> Value {
     json!({"type": "const_string", "value": text})
 }
 
-fn tagged(name: &str, content: Value) -> Value {
+fn tagged(name: &str, content: &Value) -> Value {
     json!({
         "type": "tag", "begin": format!("<{name}>"), "content": content,
         "end": format!("</{name}>"),
@@ -77,7 +77,7 @@ fn compositions() {
         &["1", "x", "xy", "true"],
         &["", "xx", "1x"],
     );
-    let item = tagged("i", number());
+    let item = tagged("i", &number());
     let repeat = |least: i64, most: i64| {
         json!({"type": "sequence", "elements": [
             {"type": "repeat", "min": least, "max": most, "content": item}, fixed(".")]})
@@ -115,7 +115,7 @@ fn compositions() {
 fn a_tag_ends_where_its_end_first_comes() {
     let text = json!({"type": "any_text"});
     judge(
-        &tagged("t", text.clone()),
+        &tagged("t", &text),
         &["<t></t>", "<t>a < b </ t></t>"],
         &["<t>a", "<t>a</t>b", "<t>a</t></t>", "a"],
     );
@@ -148,25 +148,25 @@ fn a_tag_ends_where_its_end_first_comes() {
 fn free_text_ends_where_something_else_may_begin() {
     let text = json!({"type": "any_text", "excludes": ["%"]});
     judge(
-        &json!({"type": "sequence", "elements": [text, tagged("a", number())]}),
+        &json!({"type": "sequence", "elements": [text, tagged("a", &number())]}),
         &["<a>1</a>", "hm <b><a>1</a>"],
         &["hm", "hm <a>x</a>", "% <a>1</a>", "<a>1</a>hm"],
     );
     judge(
         &json!({"type": "sequence", "elements": [text, {"type": "or", "elements":
-            [tagged("a", number()), fixed("<b>")]}, text]}),
+            [tagged("a", &number()), fixed("<b>")]}, text]}),
         &["x<a>1</a>y<b>", "x<b>y<a>"],
         &["x", "<a>1<b>"],
     );
     judge(
         &json!({"type": "sequence", "elements": [text, {"type": "optional", "content":
-            tagged("a", number())}]}),
+            tagged("a", &number())}]}),
         &["", "x", "x<a>1</a>"],
         &["x<a>", "x<a>1</a>y"],
     );
     judge(
         &json!({"type": "sequence", "elements": [text, {"type": "star", "content":
-            tagged("a", number())}, fixed("!")]}),
+            tagged("a", &number())}, fixed("!")]}),
         &["!", "x!", "x<a>1</a><a>2</a>!"],
         &["x", "x<a>1</a>y!", "x!!"],
     );
@@ -174,7 +174,7 @@ fn free_text_ends_where_something_else_may_begin() {
     judge(
         &tagged(
             "t",
-            json!({"type": "sequence", "elements": [text, fixed("--"), number()]}),
+            &json!({"type": "sequence", "elements": [text, fixed("--"), number()]}),
         ),
         &["<t>a--1</t>"],
         &["<t>a</t>--1</t>", "<t>a</t>"],
@@ -230,12 +230,12 @@ fn triggers_begin_their_tags_and_nothing_else() {
     );
     // Inside a tag, the free text ends with the tag.
     judge(
-        &tagged("t", triggered(&json!({}))),
+        &tagged("t", &triggered(&json!({}))),
         &["<t></t>", "<t>x<f=a>1</f>y</t>"],
         &["<t>x", "<t>x</t>y", "<t><f=a>1</f></t></t>"],
     );
     judge(
-        &json!({"type": "sequence", "elements": [tagged("think", json!({"type": "any_text"})),
+        &json!({"type": "sequence", "elements": [tagged("think", &json!({"type": "any_text"})),
             triggered(&json!({}))]}),
         &["<think>a <f=</think>", "<think></think>x<f=a>1</f>"],
         &["x", "<think></think><f=x"],
@@ -262,8 +262,8 @@ fn several_triggers_and_tags_without_ends() {
 #[test]
 fn tags_with_separators() {
     let tags = json!([
-        tagged("a", number()),
-        tagged("b", json!({"type": "any_text"}))
+        tagged("a", &number()),
+        tagged("b", &json!({"type": "any_text"}))
     ]);
     let separated = |separator: &str, one: bool, stop: bool| {
         json!({"type": "tags_with_separator", "tags": tags, "separator": separator,
@@ -290,7 +290,7 @@ fn tags_with_separators() {
         &["", "<b></b>,<b></b>"],
     );
     judge(
-        &tagged("t", separated(",", false, false)),
+        &tagged("t", &separated(",", false, false)),
         &["<t></t>", "<t><a>1</a>,<b></t></b></t>"],
         &["<t>x</t>"],
     );

@@ -50,7 +50,7 @@ fn tagged(inner: BoxedStrategy<Value>) -> impl Strategy<Value = Value> {
     )
 }
 
-fn triggered(inner: BoxedStrategy<Value>) -> impl Strategy<Value = Value> {
+fn triggered(inner: &BoxedStrategy<Value>) -> impl Strategy<Value = Value> + use<> {
     let tag = |begin: &'static str| {
         let end = select(vec!["</f>", ")"]);
         (content(inner.clone()), end)
@@ -88,7 +88,7 @@ fn format() -> impl Strategy<Value = Value> {
         let more = select(vec!["optional", "star", "plus"]);
         prop_oneof![
             2 => tagged(inner.clone()),
-            3 => triggered(inner.clone()),
+            3 => triggered(&inner),
             1 => separated(inner.clone()),
             1 => (more, tagged(inner.clone()))
                 .prop_map(|(kind, content)| json!({"type": kind, "content": content})),

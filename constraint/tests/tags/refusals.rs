@@ -20,7 +20,7 @@ fn number() -> Value {
     json!({"type": "json_schema", "json_schema": {"type": "integer"}})
 }
 
-fn tagged(content: Value) -> Value {
+fn tagged(content: &Value) -> Value {
     json!({"type": "tag", "begin": "<", "content": content, "end": ">"})
 }
 
@@ -96,27 +96,27 @@ fn what_is_not_obeyed_is_refused_by_name_and_place() {
             "at \"#/format\": expected 'min' and 'max'",
         ),
         (
-            with(tagged(text()), "end", json!([])),
+            with(tagged(&text()), "end", json!([])),
             "at \"#/format/end\": expected a text",
         ),
         (
-            with(tagged(text()), "end", json!({"type": "token", "token": 5})),
+            with(tagged(&text()), "end", json!({"type": "token", "token": 5})),
             "at \"#/format/end\": expected a text",
         ),
         (
-            tagged(json!({"type": "regex", "pattern": "(a"})),
+            tagged(&json!({"type": "regex", "pattern": "(a"})),
             "at \"#/format/content\": the regular expression is wrong",
         ),
         (
-            tagged(json!({"type": "grammar", "grammar": "start: \"a\""})),
+            tagged(&json!({"type": "grammar", "grammar": "start: \"a\""})),
             "at \"#/format/content\": it must be in EBNF",
         ),
         (
-            tagged(json!({"type": "grammar", "grammar": "root ::= b"})),
+            tagged(&json!({"type": "grammar", "grammar": "root ::= b"})),
             "at \"#/format/content\": line 1: there is no rule 'b'",
         ),
         (
-            tagged(json!({"type": "json_schema", "json_schema": {"items": {"not": {}}}})),
+            tagged(&json!({"type": "json_schema", "json_schema": {"items": {"not": {}}}})),
             "at \"#/format/content/json_schema/items\": the keyword 'not' is not supported",
         ),
         (
@@ -145,7 +145,7 @@ fn places_in_which_nothing_is_told_apart_are_refused() {
             "at \"#/format/content\": free text must be followed by a fixed text",
         ),
         (
-            with(tagged(text()), "end", json!(["</a>", "</a>b"])),
+            with(tagged(&text()), "end", json!(["</a>", "</a>b"])),
             "at \"#/format/content\": free text there ends with '</a>', so never with '</a>b'",
         ),
         (

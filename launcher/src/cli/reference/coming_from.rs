@@ -31,7 +31,7 @@ Three things differ from the start: where no GPU can be used the processor serve
 and weights are safetensors in bf16 or f32, which `--quantization` rounds while it loads them; GGUF, AWQ and GPTQ are not read.
 Unlike with llama.cpp, `--context-length` is what each request may have.
 Fields of requests have the names of their APIs: [http.md](http.md#structured-output) has a table of those \
-that hold an answer to a schema, an expression or a grammar, by the server that they come from, and says which \
+that hold an answer to a schema, an expression, a grammar or a structural tag, by the server that they come from, and says which \
 calls of [tools](http.md#reasoning-and-tool-calls) are read and by which names the tokens of reasoning are limited.
 ";
 
