@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Check that the target loads in transformers and agrees with model.py, and that its chat template is chatml.render.
+"""Check that the target loads in transformers and agrees with model.py, and that its chat template is chatml.render, with
+tools and without.
 
 python check_hf.py
 """
 
 import argparse
 import pathlib
+import random
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from chatml import render
 from model import load
+from synthetic.tools import exchange, offers
 
 MESSAGES = [
     {"role": "system", "content": "You are a helpful assistant."},
@@ -19,16 +22,30 @@ MESSAGES = [
 ]
 
 
+def check_template(tokenizer) -> None:
+    """Compare the template with chatml.render on a chat without tools, and on chats with some."""
+    chats = [(MESSAGES, None)]
+    r = random.Random(0)
+    for _ in range(100):
+        offered = offers(r)
+        answered = exchange(offered[0], offered[0].kind.case(r))
+        tools = [offer.tool() for offer in offered]
+        chats += [(answered[:1], tools), ([*MESSAGES[:1], *answered[:3]], tools)]
+    for messages, tools in chats:
+        text = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
+        assert text == render(messages, True, tools), text
+
+
 @torch.no_grad()
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, default=pathlib.Path(__file__).parents[1] / "lockstep-demo-7m")
+    parser.add_argument("--model", type=pathlib.Path, default=pathlib.Path(__file__).parents[1] / "lockstep-demo-7m-tools")
     folder = parser.parse_args().model
     tokenizer = AutoTokenizer.from_pretrained(folder)
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ours = load(folder)
-    text = tokenizer.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
-    assert text == render(MESSAGES, True), text
+    check_template(tokenizer)
+    text = render(MESSAGES, True)
     ids = torch.tensor([tokenizer(text).input_ids])
     difference = (theirs(ids).logits - ours.head(ours(ids))).abs().max().item()
     assert difference < 1e-3, difference

@@ -4,7 +4,7 @@
 Teacher forcing: an answer matches exactly if every token of the reference is the argmax, so that greedy decoding gives
 exactly the reference. Domains without a single right answer have no exact match.
 
-  python evaluate.py --model ../lockstep-demo-7m --eval data/eval.jsonl
+  python evaluate.py --model ../lockstep-demo-7m --eval data/eval.jsonl data/tools-eval.jsonl
 """
 
 import argparse
@@ -15,19 +15,20 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 
-from chatml import END, render
+from chatml import END, content, render
 from gen_data import CLOSED, STOCHASTIC
 from model import Llama, load
 
 
 @torch.no_grad()
-def measure(model: Llama, tokenizer: Tokenizer, chats: list[list[dict]]) -> dict:
-    """Exact matches, token accuracy and loss over the last answers of some chats."""
+def measure(model: Llama, tokenizer: Tokenizer, chats: list[dict]) -> dict:
+    """Exact matches, token accuracy and loss over the last answers of some documents."""
     exact = correct = tokens = 0
     loss = 0.0
-    for messages in chats:
-        prompt = tokenizer.encode(render(messages[:-1], True)).ids
-        answer = [*tokenizer.encode(messages[-1]["content"]).ids, END]
+    for chat in chats:
+        *before, last = chat["messages"]
+        prompt = tokenizer.encode(render(before, True, chat.get("tools"))).ids
+        answer = [*tokenizer.encode(content(last)).ids, END]
         logits = model.head(model(torch.tensor([prompt + answer]))[0, len(prompt) - 1 : -1])
         wanted = torch.tensor(answer)
         right = logits.argmax(-1) == wanted
@@ -41,15 +42,15 @@ def measure(model: Llama, tokenizer: Tokenizer, chats: list[list[dict]]) -> dict
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, default=pathlib.Path(__file__).parents[1] / "lockstep-demo-7m")
-    parser.add_argument("--eval", type=pathlib.Path, default="data/eval.jsonl")
+    parser.add_argument("--eval", type=pathlib.Path, nargs="+", default=[pathlib.Path("data/eval.jsonl")])
     parser.add_argument("--prompts", type=int, default=64, help="per domain")
     arguments = parser.parse_args()
     model, tokenizer = load(arguments.model), Tokenizer.from_file(str(arguments.model / "tokenizer.json"))
     domains: dict[str, list] = {}
-    with open(arguments.eval) as file:
-        for line in file:
+    for path in arguments.eval:
+        for line in path.read_text().splitlines():
             document = json.loads(line)
-            domains.setdefault(document["domain"], []).append(document["messages"])
+            domains.setdefault(document["domain"], []).append(document)
     print("| domain | exact match | token accuracy | loss (nats/token) | prompts |\n|---|---|---|---|---|")
     for domain, chats in domains.items():
         m = measure(model, tokenizer, chats[: arguments.prompts])

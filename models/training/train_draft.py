@@ -40,6 +40,8 @@ def distilled(model: Llama, target: Llama, ids: torch.Tensor, mask: torch.Tensor
 
 def train(options: argparse.Namespace) -> None:
     model, target = Llama(SimpleNamespace(**CONFIG)), load(options.target).requires_grad_(False)
+    if options.init:
+        model.load_state_dict(load(options.init).state_dict())
     data = Batches(options.data, options.micro, options.seed, max_length=1024)
     optimizer = Optimizer(model, options.lr, options.muon_lr, options.minutes, warmup=20)
     recent, counted, logged = 0.0, 0, time.time()
@@ -66,6 +68,7 @@ def main():
     add("--target", type=pathlib.Path, default="../lockstep-demo-7m")
     add("--data", default="data/train2.npz")
     add("--out", type=pathlib.Path, default="lockstep-demo-1m-draft")
+    add("--init", type=pathlib.Path, help="a draft to continue from, on a schedule of its own")
     add("--minutes", type=float, default=6, help="time budget, and the length of the schedule (default: 6)")
     add("--distill-from", type=float, default=0.4, help="share of the time after which the target teaches")
     add("--step-tokens", type=int, default=5000, help="assistant tokens per update")

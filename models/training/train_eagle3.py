@@ -37,6 +37,17 @@ def begin(head: Eagle3, target: Llama) -> None:
     head.midlayer.mlp.down_proj.weight.mul_(0.1)
 
 
+@torch.no_grad()
+def inherit(head: Eagle3, earlier: Eagle3) -> None:
+    """Go on from an earlier head, also where the draft vocabularies differ."""
+    rows = {int(token): row for row, token in enumerate(earlier.targets())}
+    state = earlier.state_dict() | {"d2t": head.d2t, "t2d": head.t2d, "lm_head.weight": head.lm_head.weight}
+    for row, token in enumerate(head.targets().tolist()):
+        if token in rows:
+            state["lm_head.weight"][row] = earlier.lm_head.weight[rows[token]]
+    head.load_state_dict(state)
+
+
 def loss(head: Eagle3, target: Llama, rows: Rows, steps: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
     states, condition = head.read(target, rows.ids)
     with torch.no_grad():
@@ -70,7 +81,7 @@ def main():
     head.d2t, head.t2d = draft_vocabulary(options.data, config["vocab_size"], options.draft_vocab)
     begin(head, target)
     if options.init:
-        head.load_state_dict(load_head(options.init).state_dict())
+        inherit(head, load_head(options.init))
     train(head, target, config, options, loss)
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Train the target on the CPU: loss on assistant tokens, cosine schedule over a time budget, checkpoint every 3 minutes.
 
-SIGUSR1 writes a checkpoint and ends the run; --resume continues it.
+SIGUSR1 writes a checkpoint and ends the run; --resume continues it. --init begins a further stage.
 
   python train_target.py --data data/train.npz --out lockstep-demo-7m --minutes 40 --compile
   python train_target.py --data data/train2.npz --out lockstep-demo-7m --minutes 40 --resume lockstep-demo-7m-checkpoint.pt
+  python train_target.py --data data/train3.npz --init lockstep-demo-7m --out lockstep-demo-7m-tools --minutes 50
 """
 
 import argparse
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 
 from batches import Batches
 from chatml import END
-from model import Llama, save
+from model import Llama, load, save
 from optimizer import Optimizer
 
 CONFIG = {
@@ -67,6 +68,8 @@ class Run:
         self.loss = torch.compile(loss_sum, dynamic=True) if arguments.compile else loss_sum
         self.tokens, self.recent_loss, self.recent_tokens = 0, 0.0, 0
         self.stopped = False
+        if arguments.init:
+            self.model.load_state_dict(load(arguments.init).state_dict())
         if arguments.resume:
             saved = torch.load(arguments.resume, weights_only=False)
             self.model.load_state_dict(saved["model"])
@@ -138,6 +141,7 @@ def main():
     add("--threads", type=int, default=2)
     add("--seed", type=int, default=0)
     add("--compile", action="store_true", help="torch.compile the loss")
+    add("--init", type=pathlib.Path, help="a trained target to continue from, on a schedule of its own")
     add("--resume", help="a checkpoint; the rest of its schedule takes --minutes")
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)

@@ -68,13 +68,12 @@ def loss_mask(ids: list[int], assistant: int, newline: int) -> np.ndarray:
     return mask
 
 
-def encode(tokenizer: Tokenizer, documents: list[list[dict]], max_length: int) -> dict[str, np.ndarray]:
-    """The arrays of train.npz; longer documents are cut."""
+def encode(tokenizer: Tokenizer, chats: list[str], max_length: int) -> dict[str, np.ndarray]:
+    """The arrays of train.npz of rendered chats; longer ones are cut."""
     assistant, newline = tokenizer.encode("assistant\n").ids
     ids, masks, offsets = [], [], [0]
-    for start in range(0, len(documents), BATCH):
-        texts = [render(document) for document in documents[start : start + BATCH]]
-        for encoding in tokenizer.encode_batch_fast(texts):
+    for start in range(0, len(chats), BATCH):
+        for encoding in tokenizer.encode_batch_fast(chats[start : start + BATCH]):
             kept = encoding.ids[:max_length]
             ids.append(np.array(kept, np.uint16))
             masks.append(loss_mask(encoding.ids, assistant, newline)[:max_length])
@@ -96,7 +95,7 @@ def main():
     tokenizer = train(documents[: arguments.sample], arguments.vocab)
     tokenizer.save(str(arguments.out / "tokenizer.json"))
     (arguments.out / "tokenizer_config.json").write_text(json.dumps(config(), indent=2))
-    arrays = encode(tokenizer, documents, arguments.max_length)
+    arrays = encode(tokenizer, [render(document) for document in documents], arguments.max_length)
     np.savez(arguments.data / "train.npz", **arrays)
     lengths = np.diff(arrays["offsets"])
     print(

@@ -36,6 +36,7 @@ mod start;
 mod surface;
 mod templates;
 mod tls;
+mod tools_model;
 mod traces;
 mod weight_cache;
 mod weights;

@@ -246,6 +246,20 @@ mod tests {
             ),
             (QWEN3, json!({"mlp_only_layers": [-1]}), "`mlp_only_layers`"),
             (QWEN3, json!({"norm_topk_prob": 1}), "`norm_topk_prob` is 1"),
+            (
+                "Qwen3ForCausalLM",
+                json!({"num_experts": 8}),
+                "the family has no experts",
+            ),
+        ] {
+            let error = load(class, &own).expect_err("refused");
+            assert!(error.contains(key), "{own}: {error}");
+        }
+    }
+
+    #[test]
+    fn routes_and_rotations_that_are_not_served_are_named_by_their_key() {
+        for (class, own, key) in [
             (GLM, json!({"n_group": 8}), "`n_group`"),
             (GLM, json!({"topk_group": 4}), "`topk_group`"),
             (
@@ -265,11 +279,6 @@ mod tests {
             ),
             (MINIMAX, json!({"rotary_dim": 7}), "`rotary_dim` rotates 7"),
             (MINIMAX, json!({"attention_bias": true}), "`attention_bias`"),
-            (
-                "Qwen3ForCausalLM",
-                json!({"num_experts": 8}),
-                "the family has no experts",
-            ),
         ] {
             let error = load(class, &own).expect_err("refused");
             assert!(error.contains(key), "{own}: {error}");

@@ -186,23 +186,21 @@ impl Attention<Listed> {
         let heads = shard.heads(attention);
         let (queries, kv) = (query_heads * dim, kv_heads * dim);
         let of_head = |head: usize| head * dim..(head + 1) * dim;
-        let values: Vec<_> = heads.kv.iter().copied().map(of_head).collect();
         let paired = |head: usize| pairs(rope.rotated.unwrap_or(dim), of_head(head));
-        let keys: Vec<_> = heads.kv.iter().copied().flat_map(paired).collect();
+        let values = heads.kv.iter().map(|head| of_head(*head)).collect();
+        let keys: Vec<_> = heads.kv.iter().flat_map(|head| paired(*head)).collect();
         let rotated = match rope.rotated {
             None => vec![scaled(&heads.queries, dim)],
             Some(_) => heads.queries.clone().flat_map(paired).collect(),
         };
         let heads = scaled(&heads.queries, dim);
-        let shape = Self::shape(attention, shard);
         let norm = |name: &str, width: usize, taken: &[Range<usize>]| {
-            let name = place.name(name);
-            match qk_norm {
-                QkNorm::None => None,
-                QkNorm::PerHead => Some((dim, paired(0))),
-                QkNorm::Whole => Some((width, taken.to_vec())),
-            }
-            .map(|(len, taken)| VectorPart::norm(&name, model.norm, len, taken))
+            let (len, taken) = match qk_norm {
+                QkNorm::None => return None,
+                QkNorm::PerHead => (dim, paired(0)),
+                QkNorm::Whole => (width, taken.to_vec()),
+            };
+            Some(VectorPart::norm(&place.name(name), model.norm, len, taken))
         };
         let q_norm = norm(&names.query_norm, queries, &rotated);
         let k_norm = norm(&names.key_norm, kv, &keys);
@@ -218,7 +216,7 @@ impl Attention<Listed> {
         });
         Self {
             cache: CachePlace::of(&variants.caches, place.number),
-            shape,
+            shape: Self::shape(attention, shard),
             rope: place_of(&variants.ropes, &rope_of(attention)),
             buffers: place_of(&variants.widths, &AttentionWidths::of(attention, shard)),
             eps: place.spec().rms_norm_eps,
