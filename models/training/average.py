@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Average the weights of two targets: what a further stage of training taught stays, and what it blurred comes back.
 
-python average.py --earlier lockstep-demo-7m --later lockstep-demo-7m-tools --share 0.88 --out lockstep-demo-7m-average
+python average.py --earlier ../lockstep-demo-7m --later tools --share 0.88 --out average
 """
 
 import argparse

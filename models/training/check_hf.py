@@ -39,7 +39,7 @@ def check_template(tokenizer) -> None:
 @torch.no_grad()
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, default=pathlib.Path(__file__).parents[1] / "lockstep-demo-7m-tools")
+    parser.add_argument("--model", type=pathlib.Path, default=pathlib.Path(__file__).parents[1] / "lockstep-demo-7m")
     folder = parser.parse_args().model
     tokenizer = AutoTokenizer.from_pretrained(folder)
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

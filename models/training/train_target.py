@@ -5,7 +5,7 @@ SIGUSR1 writes a checkpoint and ends the run; --resume continues it. --init begi
 
   python train_target.py --data data/train.npz --out lockstep-demo-7m --minutes 40 --compile
   python train_target.py --data data/train2.npz --out lockstep-demo-7m --minutes 40 --resume lockstep-demo-7m-checkpoint.pt
-  python train_target.py --data data/train3.npz --init lockstep-demo-7m --out lockstep-demo-7m-tools --minutes 50
+  python train_target.py --data data/train3.npz --init ../lockstep-demo-7m --out tools --minutes 50
 """
 
 import argparse

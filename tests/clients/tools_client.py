@@ -5,7 +5,7 @@
     lockstep serve Qwen/Qwen2.5-1.5B-Instruct --port 8000
     python tests/clients/tools_client.py [--base-url http://127.0.0.1:8000]
 
-It needs a model that calls tools, which the demo model does not. The question asks for one call
+It needs a model that calls tools it has not seen; the demo model knows five of its own. The question asks for one call
 of `weather`; the model must make it by itself. Calls that are demanded, which any model makes, are the business
 of `tests/tests/e2e/held_calls.rs`.
 """

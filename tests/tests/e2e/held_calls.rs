@@ -1,4 +1,4 @@
-//! Tool calls that a grammar holds a model to which would never call one by itself: with ranks and
+//! Tool calls that a grammar holds a model to, of tools that it does not know: with ranks and
 //! drafts, and without, streamed or not.
 
 use std::{fs, path::Path};
@@ -132,8 +132,9 @@ async fn a_model_calls_the_tools_that_it_must_with_ranks_and_drafts() {
             "{fields}"
         );
     }
-    // Text may stand around strict calls, and this model writes nothing else.
-    let body = asked(&json!({"temperature": 0}));
+    // Text may stand around strict calls, and to this the model answers with text alone.
+    let hello = json!([{"role": "user", "content": "Hello"}]);
+    let body = asked(&json!({"temperature": 0, "messages": hello}));
     let texts = [plain.ok(CHAT, &body).await, drafting.ok(CHAT, &body).await];
     let [one, two] = texts.map(|answer| answer["choices"][0]["message"].clone());
     assert_eq!(one["content"], two["content"]);

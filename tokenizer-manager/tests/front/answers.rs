@@ -33,18 +33,27 @@ pub struct Tools {
 
 /// Starts a front with a parser of calls.
 pub async fn start(tool_call_parser: &str) -> Tools {
-    start_tools(tool_call_parser, |_| {}).await
+    start_template(tool_call_parser, TEMPLATE, |_| {}).await
 }
 
 /// Starts such a front with another configuration.
 pub async fn start_tools(tool_call_parser: &str, change: impl FnOnce(&mut EngineConfig)) -> Tools {
+    start_template(tool_call_parser, TEMPLATE, change).await
+}
+
+/// Starts such a front with another template and configuration.
+async fn start_template(
+    tool_call_parser: &str,
+    shown: &str,
+    change: impl FnOnce(&mut EngineConfig),
+) -> Tools {
     let folder = tempfile::tempdir().expect("a folder");
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
     for file in ["tokenizer.json", "tokenizer_config.json"] {
         std::fs::copy(format!("{demo}/{file}"), folder.path().join(file)).expect("copied");
     }
     let template = folder.path().join("chat_template.jinja");
-    std::fs::write(template, TEMPLATE).expect("written");
+    std::fs::write(template, shown).expect("written");
     let tokenizer = Tokenizer::load(folder.path()).expect("a tokenizer");
     let front = start_with(|engine, _| {
         engine.model.path = folder.path().to_owned();
@@ -536,12 +545,11 @@ async fn without_a_parser_tools_are_refused() {
     tools
         .whole(&asking(&json!({"tool_choice": "none"})), "Ok")
         .await;
-    // A template that shows no tools.
-    let front = start_with(|engine, _| {
-        engine.server.answers.tool_call_parser = "hermes".to_owned();
-    });
-    let (status, text) = front.await.post(CHAT, &asking(&json!({}))).await;
+    let none = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    let tools = start_template("hermes", none, |_| {}).await;
+    let (status, text) = tools.front.post(CHAT, &asking(&json!({}))).await;
     assert!(status == 400 && text.contains("shows no tools"), "{text}");
+    assert!(text.contains(r#""param":"tools""#), "{text}");
 }
 
 /// A constraint holds for the answer alone: behind the reasoning that the prompt opened, or that

@@ -320,10 +320,6 @@ async fn chat_refuses_what_is_its_own() {
             "top_logprobs",
         ),
         (json!({"logprobs": 1}), "logprobs"),
-        (
-            json!({"tools": [{"type": "function", "function": {"name": "f"}}]}),
-            "tools",
-        ),
         (json!({"tool_choice": "required"}), "tool_choice"),
         (json!({"functions": []}), "functions"),
         (json!({"guided_json": {"not": {}}}), "guided_json"),

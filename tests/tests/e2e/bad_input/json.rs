@@ -238,7 +238,6 @@ fn chat() -> Vec<Row> {
         ),
         (json!({"top_logprobs": 2}), invalid("top_logprobs")),
         (json!({"logprobs": 5}), mistyped("logprobs")),
-        (json!({"tools": [tool]}), unsupported("tools")),
         (json!({"tools": vec![tool; 1000]}), coded("tools", TOO_MANY)),
         (
             json!({"tools": [{"type": "function"}]}),

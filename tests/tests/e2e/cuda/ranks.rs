@@ -56,9 +56,11 @@ async fn dp_ranks_answer_from_their_gpus_and_end_together() {
     for answer in [first, second] {
         assert_eq!(answer["choices"][0]["message"]["content"], COUNTED);
     }
-    let body = completion("3, 4, 5, 6,", &json!({"max_tokens": 8}));
+    let prompt =
+        "<|im_start|>user\nCount from 3 to 12.<|im_end|>\n<|im_start|>assistant\n3, 4, 5, 6,";
+    let body = completion(prompt, &json!({"max_tokens": 6}));
     let answer = server.ok("/v1/completions", &body).await;
-    assert_eq!(answer["choices"][0]["text"], " 7, 8", "{answer}");
+    assert_eq!(answer["choices"][0]["text"], " 7, 8,", "{answer}");
     let shown = server.get("/speculation").await.ok();
     for depth in [1, 3] {
         let depths = shown["by_depth"].as_array().expect("a list");

@@ -1,29 +1,15 @@
-//! Tool calls and answers in JSON of the model that was trained for them, as README.md shows them.
+//! The demo model's own tool calls and answers in JSON, as README.md shows them.
 
 use lockstep_tests::{
-    MODEL,
     body::{chat, with},
-    server::Server,
     turns,
 };
 use serde_json::{Value, json};
 
-use crate::options;
+use crate::shared;
 
 const CHAT: &str = "/v1/chat/completions";
 const WEATHER: &str = "What is the weather in Karst?";
-
-async fn server() -> Server {
-    let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../models");
-    let [folder, head] =
-        ["tools", "tools-eagle3"].map(|of| format!("{models}/lockstep-demo-7m-{of}"));
-    let options = options()
-        .set("--model-path", &folder)
-        .set("--served-model-name", MODEL)
-        .set("--speculative-algorithm", "EAGLE3")
-        .set("--speculative-draft-model-path", &head);
-    Server::start(options).await
-}
 
 fn tools() -> Value {
     let city = json!({"city": {"type": "string"}});
@@ -31,7 +17,7 @@ fn tools() -> Value {
         "name": "get_weather", "parameters": {"type": "object", "properties": city}}}]})
 }
 
-/// Returns the name and the arguments of an answer's only call.
+/// Tells an answer's name and arguments of its only call.
 fn call(answer: &Value) -> (Value, Value) {
     let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
@@ -43,9 +29,8 @@ fn call(answer: &Value) -> (Value, Value) {
 }
 
 #[tokio::test]
-async fn a_model_calls_a_tool_and_tells_its_result() {
-    let _turn = turns::shared().await;
-    let server = server().await;
+async fn the_demo_model_calls_a_tool_and_tells_its_result() {
+    let (_turn, server) = (turns::shared().await, shared().await);
     let expected = (json!("get_weather"), json!({"city": "Karst"}));
     for choice in ["auto", "required"] {
         let fields = with(tools(), &json!({"tool_choice": choice}));
@@ -63,17 +48,21 @@ async fn a_model_calls_a_tool_and_tells_its_result() {
         .await;
     let told = &answer["choices"][0]["message"]["content"];
     assert_eq!(told, "It is rainy in Karst, with 12 degrees.");
-    // What asks for no tool calls none.
+}
+
+#[tokio::test]
+async fn the_demo_model_answers_what_asks_for_no_tool() {
+    let (_turn, server) = (turns::shared().await, shared().await);
     let answer = server.ok(CHAT, &chat("Hello", &tools())).await;
     let message = &answer["choices"][0]["message"];
     assert!(message.get("tool_calls").is_none(), "{answer}");
     let content = message["content"].as_str().expect("a text");
     assert!(content.starts_with("Hello!"), "{content}");
-    fills_a_schema(&server).await;
 }
 
-/// Checks that values of a schema are those of the prompt.
-async fn fills_a_schema(server: &Server) {
+#[tokio::test]
+async fn the_demo_model_fills_a_schema_from_the_prompt() {
+    let (_turn, server) = (turns::shared().await, shared().await);
     let properties = json!({"name": {"type": "string"}, "age": {"type": "integer"},
         "job": {"type": "string"}});
     let schema = json!({"type": "object", "properties": properties,
@@ -82,8 +71,10 @@ async fn fills_a_schema(server: &Server) {
         {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}});
     let prompt = "Ada Lake is 31 years old and works as a baker in Karst. Answer in JSON.";
     let answer = server.ok(CHAT, &chat(prompt, &format)).await;
-    let content = &answer["choices"][0]["message"]["content"];
-    let value: Value = serde_json::from_str(content.as_str().expect("a text")).expect("JSON");
+    let content = answer["choices"][0]["message"]["content"]
+        .as_str()
+        .expect("a text");
+    let value: Value = serde_json::from_str(content).expect("JSON");
     assert_eq!(
         value,
         json!({"name": "Ada Lake", "age": 31, "job": "baker"})
