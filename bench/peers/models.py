@@ -7,10 +7,13 @@ Speed depends on a model's shape, not on what it knows, so the weights are rando
   python models.py --out models --llama-cpp llama.cpp --shapes 1b --types q8_0
 
 Each shape becomes OUT/SHAPE/hf and OUT/SHAPE/TYPE.gguf; what is there already is kept. Needs torch, transformers,
-sentencepiece, about 7 GB of disk for 1b, 3 GB for 0.5b and 5 GB for 1b-family.
+sentencepiece, about 7 GB of disk for 1b and 1b-128k each, 3 GB for 0.5b and 5 GB for 1b-family.
 
 1b-family is for speculation: the demo model and all that drafts for it, widened together, with the model's own vocabulary.
 Its drafts are OUT/1b-family/hf-draft, hf-eagle3 and hf-eagle, and draft-bf16.gguf.
+
+1b-128k is for answers held to a grammar, whose cost grows with the vocabulary: 1b with as many tokens as Llama 3.2 has. Its
+tokenizer learns them from the sources of torch and transformers, in one to three minutes.
 """
 
 import argparse
@@ -22,6 +25,8 @@ import sys
 from collections.abc import Callable
 
 import torch
+import transformers
+from tokenizers import Tokenizer, trainers
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -31,16 +36,31 @@ DRAFTS = {"eagle3": "lockstep-demo-7m-eagle3", "eagle": "lockstep-demo-7m-eagle"
 TYPES = ["q8_0", "q4_0", "q4_k_m"]
 # Longest prompt and output of any cell; the widened demo model would say 2,048.
 CONTEXT = 4096
+# Tokens of Llama 3.2.
+LARGE_VOCABULARY = 128_256
 
 
-def make_1b(folder: pathlib.Path) -> None:
+def make_1b(folder: pathlib.Path, vocabulary: int = 32_000) -> None:
     """Llama-3.2-1B's shape with a vocabulary of 32,000: the demo model, widened."""
-    shape = "--hidden 2048 --layers 16 --intermediate 8192 --heads 32 --kv-heads 8 --vocab 32000"
+    shape = f"--hidden 2048 --layers 16 --intermediate 8192 --heads 32 --kv-heads 8 --vocab {vocabulary}"
     script = REPOSITORY / "models" / "training" / "inflate.py"
     subprocess.run([sys.executable, script, *shape.split(), "--out", folder], check=True)
     path = folder / "config.json"
     config = json.loads(path.read_text()) | {"max_position_embeddings": CONTEXT}
     path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def make_1b_128k(folder: pathlib.Path) -> None:
+    """1b with Llama 3.2's number of tokens, and a tokenizer that has texts for all of them."""
+    make_1b(folder, LARGE_VOCABULARY)
+    tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
+    special = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]
+    trainer = trainers.BpeTrainer(vocab_size=LARGE_VOCABULARY, special_tokens=special)
+    roots = [pathlib.Path(module.__file__).parent for module in (torch, transformers)]
+    tokenizer.train(sorted(str(path) for root in roots for path in root.rglob("*.py")), trainer)
+    if tokenizer.get_vocab_size() != LARGE_VOCABULARY:
+        raise SystemExit(f"the sources hold but {tokenizer.get_vocab_size()} tokens of {LARGE_VOCABULARY}")
+    tokenizer.save(str(folder / "tokenizer.json"))
 
 
 def make_05b(folder: pathlib.Path) -> None:
@@ -80,7 +100,7 @@ def make_family(folder: pathlib.Path) -> None:
         made.rename(final)
 
 
-MAKERS = {"1b": make_1b, "0.5b": make_05b, "1b-family": make_family}
+MAKERS = {"1b": make_1b, "1b-128k": make_1b_128k, "0.5b": make_05b, "1b-family": make_family}
 
 
 def convert(folder: pathlib.Path, llama_cpp: pathlib.Path, out: pathlib.Path) -> None:

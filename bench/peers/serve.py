@@ -7,8 +7,8 @@ The client is `lockstep bench serve`: a closed loop of streamed completions, 128
 goes through the numbers of streams; for each, every server is started alone, loaded with the same prompts, and ended.
 OUT.json keeps every sample, OUT.md the medians. Run it on a quiet machine, with a Python that has `tokenizers`.
 
-With --json-schema each server is loaded a second time right after, with answers held to the schema, and the table shows the
-ratio of both. The schema must allow no answer of fewer than 128 tokens, such as an array with `"minItems": 99`.
+With --json-schema each server is loaded in pairs, with free answers and with answers held to the schema, and the table shows the
+ratio within pairs. The schema must allow no answer of fewer than 128 tokens, such as an array with `"minItems": 99`.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import shlex
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from statistics import median
 
 import children
@@ -27,7 +28,7 @@ import prompts
 import servers
 import tables
 from children import Failed
-from servers import NAMES, SERVERS, Programs
+from servers import NAMES, SERVERS, Programs, Server
 
 INPUT_LEN = 128
 OUTPUT_LEN = 128
@@ -48,42 +49,57 @@ def arguments() -> argparse.Namespace:
     add("--waves", type=int, default=3, help="requests of each stream (default: 3)")
     add("--repeat", type=int, default=5, help="samples of each cell (default: 5)")
     add("--json-schema", type=pathlib.Path, help="also measure answers in this schema, of lockstep and llamacpp")
+    add("--rounds", type=int, default=1, help="pairs of loads of each started server with --json-schema (default: 1)")
     add("--timeout", type=float, default=900, help="seconds that one load may take (default: 900)")
     add("--lockstep-args", type=shlex.split, default=[], help="more options for lockstep serve, in one string")
     add("--out", type=pathlib.Path, required=True, help="results go to OUT.json and OUT.md")
     return parser.parse_args()
 
 
-def load(a: argparse.Namespace, name: str, streams: int, repetition: int, held: bool) -> dict:
-    """Start one server, load it, end it; the client's row and what the server used.
+def loads(a: argparse.Namespace, name: str, streams: int, repetition: int) -> Iterator[dict]:
+    """Start one server, load it, end it; the client's rows and what the server used.
 
-    With `held`, answers follow the schema.
+    With a schema there are `a.rounds` pairs of rows, free answers and held ones in turn.
 
     Raises Failed when the server does not come up, a request fails, or an answer has not the length asked for.
     """
     programs = Programs(a.lockstep, a.llama_bin, a.mistralrs, a.model, tuple(a.lockstep_args))
-    requests = streams * a.waves
     port = servers.free_port()
     family, _, kind = name.partition(":")
     server = SERVERS[family](programs, kind, streams, port)
+    held_fields = servers.HELD[family](json.loads(a.json_schema.read_text())) if a.json_schema else None
+    with servers.running(server, port) as process:
+        for turn in range(a.rounds if a.json_schema else 1):
+            # Whatever drifts within a pair is for the one in half of the pairs, and for the other in half.
+            ways = ([False, True] if (turn + repetition) % 2 == 0 else [True, False]) if a.json_schema else [False]
+            for held in ways:
+                # Never the same prompts twice: a prefix cache would know them.
+                seed = 2 * (repetition * a.rounds + turn) + held
+                sample = load(a, server, streams, port, seed, held_fields if held else None)
+                yield {"round": turn, "held": held} | sample | {
+                    "peak_rss": servers.peak_memory(process),
+                    "server_command": [str(word) for word in server.command],
+                }
+
+
+def load(a: argparse.Namespace, server: Server, streams: int, port: int, seed: int, fields: dict | None) -> dict:
+    """The client's row of one load, whose requests have the fields too."""
+    requests = streams * a.waves
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "prompts.jsonl"
-        made = prompts.make(a.model / "hf", WARM_UP + requests, INPUT_LEN, repetition)
+        made = prompts.make(a.model / "hf", WARM_UP + requests, INPUT_LEN, seed)
         prompts.write(file, made, not server.takes_ids)
         output = pathlib.Path(folder) / "report.json"
         command = [a.lockstep, "bench", "serve", "--base-url", f"http://127.0.0.1:{port}", "--output", output]
         command += ["--concurrency", streams, "--requests", requests, "--output-len", OUTPUT_LEN]
         command += ["--warm-up", WARM_UP, "--prompts", file, *server.client]
-        if held:
-            schema = json.loads(a.json_schema.read_text())
-            command += ["--extra-body", json.dumps(servers.HELD[family](schema))]
-        with servers.running(server, port) as process:
-            children.run(command, a.timeout)
-            memory = servers.peak_memory(process)
+        if fields:
+            command += ["--extra-body", json.dumps(fields)]
+        children.run(command, a.timeout)
         report = json.loads(output.read_text())
     sample = report["rows"][0]
     check(sample, requests, server.counts, report["notes"].get("first error"))
-    return sample | {"peak_rss": memory, "server_command": [str(word) for word in server.command]}
+    return sample
 
 
 def check(sample: dict, requests: int, counts: bool, error: str | None) -> None:
@@ -132,9 +148,9 @@ def chosen(record: dict, name: str, streams: int, held: bool = False) -> list[di
     return [one for one in record["samples"] if (one["server"], one["streams"], one["held"]) == key]
 
 
-def rates(samples: list[dict]) -> dict[int, float]:
-    """Output tokens/s by repetition."""
-    return {sample["repetition"]: sample["out tok/s"] for sample in samples}
+def rates(samples: list[dict]) -> dict[tuple[int, int], float]:
+    """Output tokens/s by repetition and round."""
+    return {(sample["repetition"], sample["round"]): sample["out tok/s"] for sample in samples}
 
 
 def write(a: argparse.Namespace, record: dict) -> None:
@@ -169,28 +185,23 @@ def main() -> None:
     start = time.monotonic()
     for repetition in range(a.repeat):
         order = a.servers[:: -1 if repetition % 2 else 1]
-        ways = [False, True] if a.json_schema else [False]
-        for streams, name, held in itertools.product(a.streams, order, ways):
+        for streams, name in itertools.product(a.streams, order):
             failed = [one for one in record["failures"] if (one["server"], one["streams"]) == (name, streams)]
             if len(failed) > 1:
                 continue
             children.settle(before)
-            key = {"repetition": repetition, "server": name, "streams": streams, "held": held}
+            key = {"repetition": repetition, "server": name, "streams": streams}
             key["others_busy_cores"] = children.others_busy()
+            said = f"[repetition {repetition + 1} of {a.repeat}, {{:.1f}} min] {name} x{streams}"
             try:
-                sample = load(a, name, streams, repetition, held)
+                for sample in loads(a, name, streams, repetition):
+                    record["samples"].append(key | sample)
+                    result = ", ".join(f"{column} {sample[column]:.1f}" for column in SHOWN)
+                    minutes = (time.monotonic() - start) / 60
+                    print(f"{said.format(minutes)}{' in the schema' * sample['held']}: {result}", flush=True)
             except Failed as problem:
                 record["failures"].append(key | {"problem": str(problem)})
-                result = f"failed: {problem}"
-            else:
-                record["samples"].append(key | sample)
-                result = ", ".join(f"{column} {sample[column]:.1f}" for column in SHOWN)
-            minutes = (time.monotonic() - start) / 60
-            print(
-                f"[repetition {repetition + 1} of {a.repeat}, {minutes:.1f} min] {name} x{streams}"
-                f"{' in the schema' * held}: {result}",
-                flush=True,
-            )
+                print(f"{said.format((time.monotonic() - start) / 60)}: failed: {problem}", flush=True)
             write(a, record)
     print(markdown(a, record))
 

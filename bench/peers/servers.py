@@ -70,9 +70,12 @@ def mistralrs(programs: Programs, kind: str, streams: int, port: int) -> Server:
     return Server(command, False, ("--model", "default", "--extra-body", json.dumps(ignore)), False)
 
 
-# What a request adds so that its answer follows a JSON schema, by server.
+# What a request adds so that its answer follows a JSON schema, by server. Lockstep ends such an answer where the schema does.
 HELD = {
-    "lockstep": lambda schema: {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}},
+    "lockstep": lambda schema: {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}},
+        "ignore_eos": False,
+    },
     "llamacpp": lambda schema: {"json_schema": schema},
 }
 

@@ -11,9 +11,9 @@ itself and beside the requests, and the load of the machine. No check depends on
 """
 
 import json
+import multiprocessing
 import os
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -106,23 +106,29 @@ def tools():
         "chat_template_kwargs": {"messages": [], "tools": 5, "enable_thinking": {"a": []}}}, 400
 
 
-class Neighbour(threading.Thread):
-    """A client that streams the same chat again and again."""
+class Neighbour(multiprocessing.Process):
+    """A client that streams the same chat again and again.
+
+    It is a process, since a thread would wait for this one's lock while a large body is written.
+    """
 
     def __init__(self, root, model):
         super().__init__(daemon=True)
         self.root, self.model = root, model
-        self.over = threading.Event()
-        self.streams, self.longest, self.wrong = 0, 0.0, None
+        self.over = multiprocessing.Event()
+        self.told, self.telling = multiprocessing.Pipe(False)
+        self.longest = 0.0
 
     def run(self):
+        streams, wrong = 0, None
         try:
             while not self.over.is_set():
                 text = self.stream()
                 assert text == COUNTED, text
-                self.streams += 1
+                streams += 1
         except Exception as error:
-            self.wrong = error
+            wrong = repr(error)
+        self.telling.send((self.longest, streams, wrong))
 
     def stream(self):
         body = {"model": self.model, "temperature": 0, "stream": True, "messages": [
@@ -140,10 +146,13 @@ class Neighbour(threading.Thread):
         return text
 
     def end(self):
+        """Ends the stream; its longest gap in seconds."""
         self.over.set()
+        longest, streams, wrong = self.told.recv()
         self.join()
-        assert self.wrong is None, f"the neighbour: {self.wrong}"
-        assert self.streams, "the neighbour has no whole stream"
+        assert wrong is None, f"the neighbour: {wrong}"
+        assert streams, "the neighbour has no whole stream"
+        return longest
 
 
 class Hostile:
@@ -159,8 +168,7 @@ class Hostile:
         neighbour = Neighbour(self.root, self.model)
         neighbour.start()
         act()
-        neighbour.end()
-        return neighbour.longest
+        return neighbour.end()
 
     def answered(self, name, fields, status):
         body = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 24,

@@ -43,7 +43,12 @@ pub struct Timing {
 impl Client {
     /// Connects and finds the model's name.
     pub async fn connect(args: &Args) -> anyhow::Result<Self> {
-        let http = reqwest::Client::builder().tcp_nodelay(true).build()?;
+        // A connection for each request: some servers close one behind a stream, which a client that
+        // sends its next request at that moment sees as a failure.
+        let http = reqwest::Client::builder()
+            .tcp_nodelay(true)
+            .pool_max_idle_per_host(0)
+            .build()?;
         let base = root(&args.base_url);
         let mut client = Self {
             http,
