@@ -24,30 +24,32 @@ pub fn measure(setup: &Setup, shape: &Shape, lines: &mut Vec<Line>) -> anyhow::R
         seed: 1,
         ..SamplingParams::greedy()
     };
+    let nucleus = SamplingParams {
+        top_p: 0.95,
+        ..random.clone()
+    };
+    let few = SamplingParams {
+        top_k: 40,
+        ..random.clone()
+    };
+    // Within a JSON string most tokens are allowed, and nearly no word of the mask is whole.
+    let mask: Vec<u32> = (0..shape.vocab.div_ceil(32) as u32)
+        .map(|word| !(1 << (word % 32)))
+        .collect();
     let ways = [
-        ("greedy", SamplingParams::greedy()),
-        ("temperature 0.8", random.clone()),
-        (
-            "temperature 0.8, top-p 0.95",
-            SamplingParams {
-                top_p: 0.95,
-                ..random.clone()
-            },
-        ),
-        (
-            "temperature 0.8, top-k 40",
-            SamplingParams {
-                top_k: 40,
-                ..random
-            },
-        ),
+        ("greedy", SamplingParams::greedy(), None),
+        ("greedy, constrained", SamplingParams::greedy(), Some(&mask)),
+        ("temperature 0.8", random.clone(), None),
+        ("temperature 0.8, constrained", random, Some(&mask)),
+        ("temperature 0.8, top-p 0.95", nucleus, None),
+        ("temperature 0.8, top-k 40", few, None),
     ];
     let mut logits = vec![0.0; shape.vocab];
     fill(&mut logits);
     logits.iter_mut().for_each(|logit| *logit *= 10.0);
     let history = TokenHistory::default();
     let mut sampler = Sampler::new(shape.vocab);
-    for (way, params) in &ways {
+    for (way, params, mask) in &ways {
         let mut position = 0;
         let mut failed = None;
         let times = alone.time(CALLS, || {
@@ -56,7 +58,7 @@ pub fn measure(setup: &Setup, shape: &Shape, lines: &mut Vec<Line>) -> anyhow::R
                 params,
                 history: &history,
                 position,
-                allowed: None,
+                allowed: mask.map(Vec::as_slice),
             };
             if let Err(error) = sampler.sample(&logits, request) {
                 failed = Some(error);

@@ -5,7 +5,7 @@ use lockstep_types::sampling::SamplingParams;
 use crate::{
     SamplingError, Stream, TokenHistory,
     candidates::Candidates,
-    constraint::restrict,
+    constraint::{most_likely, restrict},
     exp::exp_nonpositive,
     logprob::finite_max,
     mass::{MassScale, at, share},
@@ -118,14 +118,19 @@ impl Sampler {
         }
         let raw_max = finite_max(logits)?;
         let params = request.params;
-        let adjusted = params.adjusts_logits(request.position) || request.allowed.is_some();
+        let adjusted = params.adjusts_logits(request.position);
         if params.temperature == 0.0 && !adjusted {
-            return Ok(Kept::One(first_equal(logits, raw_max)));
+            return match request.allowed {
+                None => Ok(Kept::One(first_equal(logits, raw_max))),
+                Some(allowed) => most_likely(logits, allowed)
+                    .map(Kept::One)
+                    .ok_or(SamplingError::Constraint),
+            };
         }
         self.weights.clear();
         self.weights.extend_from_slice(logits);
         let mut max = raw_max;
-        if adjusted {
+        if adjusted || request.allowed.is_some() {
             max = adjust(&mut self.weights, request)?;
         }
         if params.temperature == 0.0 {
@@ -192,7 +197,12 @@ enum Kept {
 }
 
 fn first_equal(values: &[f32], value: f32) -> u32 {
-    values.iter().position(|v| *v == value).unwrap_or(0) as u32
+    // Whole chunks have no branches, so the compiler makes vectors of them.
+    const CHUNK: usize = 64;
+    let has = |chunk: &[f32]| chunk.iter().fold(false, |has, v| has | (*v == value));
+    let first = values.chunks(CHUNK).position(has).unwrap_or(0) * CHUNK;
+    let within = values[first..].iter().position(|v| *v == value);
+    (first + within.unwrap_or(0)) as u32
 }
 
 /// Applies bias, constraint, penalties and minimum length. Returns the largest logit. A minimum
