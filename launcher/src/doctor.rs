@@ -15,6 +15,7 @@ use facts::Facts;
 
 mod facts;
 mod findings;
+mod model;
 mod requirements;
 
 /// Options of `lockstep doctor`.

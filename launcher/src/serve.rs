@@ -27,7 +27,7 @@ mod startup;
 mod summary;
 mod supervisor;
 
-pub(crate) use summary::kv_cache;
+pub(crate) use summary::{kv_cache, megabytes, rounded, weights};
 
 /// Serves until told to stop; returns the exit code.
 pub(crate) fn run(args: &ServeArgs, algorithms: &Algorithms) -> Result<u8, LaunchError> {

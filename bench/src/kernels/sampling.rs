@@ -19,37 +19,13 @@ pub fn measure(setup: &Setup, shape: &Shape, lines: &mut Vec<Line>) -> anyhow::R
         threads: 1,
         ..*setup
     };
-    let random = SamplingParams {
-        temperature: 0.8,
-        seed: 1,
-        ..SamplingParams::greedy()
-    };
-    let nucleus = SamplingParams {
-        top_p: 0.95,
-        ..random.clone()
-    };
-    let few = SamplingParams {
-        top_k: 40,
-        ..random.clone()
-    };
-    // Within a JSON string most tokens are allowed, and nearly no word of the mask is whole.
-    let mask: Vec<u32> = (0..shape.vocab.div_ceil(32) as u32)
-        .map(|word| !(1 << (word % 32)))
-        .collect();
-    let ways = [
-        ("greedy", SamplingParams::greedy(), None),
-        ("greedy, constrained", SamplingParams::greedy(), Some(&mask)),
-        ("temperature 0.8", random.clone(), None),
-        ("temperature 0.8, constrained", random, Some(&mask)),
-        ("temperature 0.8, top-p 0.95", nucleus, None),
-        ("temperature 0.8, top-k 40", few, None),
-    ];
+    let mask = mask(shape.vocab);
     let mut logits = vec![0.0; shape.vocab];
     fill(&mut logits);
     logits.iter_mut().for_each(|logit| *logit *= 10.0);
     let history = TokenHistory::default();
     let mut sampler = Sampler::new(shape.vocab);
-    for (way, params, mask) in &ways {
+    for (way, params, constrained) in &ways() {
         let mut position = 0;
         let mut failed = None;
         let times = alone.time(CALLS, || {
@@ -58,7 +34,7 @@ pub fn measure(setup: &Setup, shape: &Shape, lines: &mut Vec<Line>) -> anyhow::R
                 params,
                 history: &history,
                 position,
-                allowed: mask.map(Vec::as_slice),
+                allowed: constrained.then_some(&mask[..]),
             };
             if let Err(error) = sampler.sample(&logits, request) {
                 failed = Some(error);
@@ -83,4 +59,35 @@ pub fn measure(setup: &Setup, shape: &Shape, lines: &mut Vec<Line>) -> anyhow::R
         });
     }
     Ok(())
+}
+
+/// Ways of choosing: their names and parameters, and whether a constraint holds.
+fn ways() -> [(&'static str, SamplingParams, bool); 6] {
+    let random = SamplingParams {
+        temperature: 0.8,
+        seed: 1,
+        ..SamplingParams::greedy()
+    };
+    let nucleus = SamplingParams {
+        top_p: 0.95,
+        ..random.clone()
+    };
+    let few = SamplingParams {
+        top_k: 40,
+        ..random.clone()
+    };
+    [
+        ("greedy", SamplingParams::greedy(), false),
+        ("greedy, constrained", SamplingParams::greedy(), true),
+        ("temperature 0.8", random.clone(), false),
+        ("temperature 0.8, constrained", random, true),
+        ("temperature 0.8, top-p 0.95", nucleus, false),
+        ("temperature 0.8, top-k 40", few, false),
+    ]
+}
+
+/// A mask of `vocab` tokens as within a JSON string: most tokens are allowed, and no word is whole.
+fn mask(vocab: usize) -> Vec<u32> {
+    let words = 0..vocab.div_ceil(32) as u32;
+    words.map(|word| !(1 << (word % 32))).collect()
 }

@@ -14,6 +14,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![cores(facts)];
     findings.extend(threads(facts));
     findings.push(memory(facts));
+    findings.extend(facts.asked.model.iter().cloned());
     findings.extend(kv_cache(facts));
     findings.push(huge_pages(facts));
     findings.push(shared_memory(facts));

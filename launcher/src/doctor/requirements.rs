@@ -1,21 +1,25 @@
 //! Resources that the options ask of the machine.
 
 use lockstep_config::ServeArgs;
+use lockstep_devices::Finding;
 use lockstep_tp_worker::worker::WorkerLimits;
 use lockstep_types::{Algorithms, DeviceKind, EngineConfig};
 
+use super::model;
 use crate::ports::Ports;
 use crate::serve::kv_cache;
 use crate::settings::Settings;
 
 /// Resources that a server takes of the machine. If its configuration is not known, only the
 /// values that its options give directly.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Requirements {
     /// The reason why there is no such server, or why its configuration is not known.
     pub(super) refused: Option<String>,
     /// Threads that compute on this node.
     pub(super) threads: Option<usize>,
+    /// The model, its weights and the memory that a rank takes.
+    pub(super) model: Vec<Finding>,
     /// Sizes of the KV cache.
     pub(super) kv: Option<String>,
     /// Bytes of `/dev/shm` through which this node's ranks exchange their parts.
@@ -66,6 +70,7 @@ impl Requirements {
         let listening = ports.all().len() + usize::from(nodes.is_some());
         Self {
             refused: None,
+            model: model::findings(engine),
             kv: Some(kv_cache(engine)),
             threads: (!gpus).then_some(ranks * parallel.threads_per_rank),
             // Two buffers of each rank.

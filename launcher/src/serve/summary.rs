@@ -326,12 +326,12 @@ fn tiers(adaptive: &AdaptiveConfig) -> String {
 }
 
 /// A text like "3.4 MB".
-fn megabytes(bytes: u64) -> String {
+pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 * 1e-6)
 }
 
 /// Name of the type of the weights.
-fn weights(engine: &EngineConfig) -> &'static str {
+pub(crate) fn weights(engine: &EngineConfig) -> &'static str {
     match engine.model.quantization {
         Quantization::None => engine.dtype.name(),
         quantization => quantization.name(),
@@ -343,7 +343,7 @@ fn counted(number: usize, what: &str) -> String {
 }
 
 /// A text like "1.24 billion".
-fn rounded(number: usize) -> String {
+pub(crate) fn rounded(number: usize) -> String {
     let number = number as f64;
     match number {
         n if n >= 1e9 => format!("{:.2} billion", n / 1e9),

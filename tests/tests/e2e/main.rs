@@ -40,6 +40,7 @@ mod tls;
 mod traces;
 mod weight_cache;
 mod weights;
+mod wrong_folders;
 
 use std::sync::Arc;
 

@@ -18,12 +18,14 @@ mod runner;
 mod split;
 
 pub use blocks::{cache::ModelCache, rope_table};
-pub use checkpoint::{FileAccess, HostTensor, LoadPhase, LoadProgress, Safetensors};
+pub use checkpoint::{FileAccess, HostTensor, LoadPhase, LoadProgress, Safetensors, WeightCheck};
 pub use error::ModelError;
-pub use models::{CaptureSpec, Exit, Schedule, matrix_formats, parameters, shared_part};
+pub use models::{
+    CaptureSpec, Exit, Schedule, active_parameters, matrix_formats, parameters, shared_part,
+};
 pub use runner::{
     DraftPasses, DraftStaged, EagleHead, FeatureWindow, ForwardLimits, HiddenSource, LoadOptions,
-    LogitBlock, LogitSink, Staged, Tables, Transformer, WeightOrigin, WholeTables, rank_attentions,
-    rank_memory, whole_head,
+    LogitBlock, LogitSink, Staged, Tables, Transformer, WeightOrigin, WholeTables, check_weights,
+    rank_attentions, rank_memory, whole_head,
 };
 pub use split::{CollectiveKind, CollectiveStep, CountedRows, Heads, Place, Shard, Topology};

@@ -12,5 +12,5 @@ mod parameters;
 mod schedule;
 
 pub use capture::{CaptureSpec, Exit};
-pub use parameters::{matrix_formats, parameters, shared_part};
+pub use parameters::{active_parameters, matrix_formats, parameters, shared_part};
 pub use schedule::Schedule;

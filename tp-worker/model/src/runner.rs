@@ -1,6 +1,7 @@
 //! Passes of a model: staged inputs, buffers, logits, crossing between DP ranks, and the
 //! repetition of passes that a device has recorded.
 
+mod check;
 mod draft_passes;
 mod eagle;
 mod feature_window;
@@ -9,6 +10,7 @@ mod limits;
 mod tables;
 mod transformer;
 
+pub use check::check_weights;
 pub use draft_passes::DraftPasses;
 pub use eagle::{EagleHead, HiddenSource};
 pub use feature_window::FeatureWindow;

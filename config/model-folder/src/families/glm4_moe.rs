@@ -32,7 +32,19 @@ pub(super) const FAMILY: Family = Family {
         })
     },
     names: TensorNames::default,
-    traits: Traits::LLAMA,
+    traits: Traits {
+        keys: Some(&[
+            "first_k_dense_replace",
+            "n_group",
+            "n_shared_experts",
+            // The model's own draft layers, which are not loaded.
+            "num_nextn_predict_layers",
+            "routed_scaling_factor",
+            "topk_group",
+            "use_qk_norm",
+        ]),
+        ..Traits::LLAMA
+    },
     layers,
 };
 

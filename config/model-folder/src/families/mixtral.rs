@@ -24,7 +24,10 @@ pub(super) const FAMILY: Family = Family {
         })
     },
     names: TensorNames::default,
-    traits: Traits::LLAMA,
+    traits: Traits {
+        keys: Some(&[]),
+        ..Traits::LLAMA
+    },
     layers: |config| {
         let keys = ["num_local_experts", "num_experts"];
         let experts = experts::read(

@@ -26,7 +26,10 @@ pub(super) const FAMILY: Family = Family {
         })
     },
     names: TensorNames::default,
-    traits: Traits::LLAMA,
+    traits: Traits {
+        keys: Some(&[QK_NORM]),
+        ..Traits::LLAMA
+    },
     layers,
 };
 
@@ -41,10 +44,15 @@ const QWEN3_MOE: Dense = Dense {
 const COUNTS: [&str; 2] = ["num_experts", "num_local_experts"];
 /// Number of experts where no key says it, as in the family's class.
 const COUNT: usize = 128;
+/// Key of Qwen3-Coder for the norms of q and k, which all models of the family have.
+const QK_NORM: &str = "use_qk_norm";
 /// Key for the layers that are dense in any case.
 const DENSE: &str = "mlp_only_layers";
 
 fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
+    if !config.flag(QK_NORM, true)? {
+        return Err(config.unsupported(QK_NORM, "the family has these norms; remove the key"));
+    }
     let mut config = config.clone();
     if COUNTS.iter().all(|key| config.get(key).is_none()) {
         config.put(COUNTS[0], COUNT.into());

@@ -48,9 +48,10 @@ pub(crate) fn matrix_bytes<'a>(tensors: &impl Tensors<Found<'a>>) -> u64 {
     bytes
 }
 
-struct Locate<'a, 'm> {
-    source: &'a dyn Source,
-    model: &'m ModelConfig,
+/// Finds single tensors of a model in a source.
+pub(super) struct Locate<'a, 'm> {
+    pub(super) source: &'a dyn Source,
+    pub(super) model: &'m ModelConfig,
 }
 
 impl<'a> Convert<Listed> for Locate<'a, '_> {

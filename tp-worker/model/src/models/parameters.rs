@@ -21,6 +21,14 @@ pub fn parameters(model: &ModelConfig) -> usize {
     matrices + vectors
 }
 
+/// Returns the number of a model's parameters without the experts that a token does not take.
+pub fn active_parameters(model: &ModelConfig) -> usize {
+    let listed = Decoder::listed(model, &Shard::of(model, Topology::alone()));
+    let mlps = listed.layers.iter().map(|layer| &layer.mlp);
+    let idle: usize = mlps.map(|mlp| mlp.elements() - mlp.products()).sum();
+    parameters(model) - idle
+}
+
 /// Returns the format and the role of a model's matrices, each pair once.
 pub fn matrix_formats(model: &ModelConfig) -> Vec<(WeightFormat, MatrixRole)> {
     let mut found = Vec::new();

@@ -20,6 +20,7 @@ use hidden::Picks;
 pub(crate) use buffers::{Buffers, Sizes};
 
 pub use hidden::HiddenSource;
+pub(crate) use load::check;
 
 /// An EAGLE-1/2 (Li et al., arXiv:2401.15077, arXiv:2406.16858) or EAGLE-3 head
 /// (arXiv:2503.01840) on one device, in the layouts of the public checkpoints, with all

@@ -42,10 +42,13 @@ fn unknown_keys_of_new_families_are_refused() {
     for class in [
         "Gemma2ForCausalLM",
         "Gemma3ForCausalLM",
+        "Glm4MoeForCausalLM",
         "GraniteForCausalLM",
         "Ministral3ForCausalLM",
+        "MixtralForCausalLM",
         "Olmo2ForCausalLM",
         "Olmo3ForCausalLM",
+        "Qwen3MoeForCausalLM",
         "SmolLM3ForCausalLM",
         "Starcoder2ForCausalLM",
     ] {
@@ -71,6 +74,18 @@ fn unknown_keys_of_new_families_are_refused() {
         let error = load(&with(config, &json!({"hidden_act": other}))).expect_err("refused");
         assert!(error.contains("`hidden_act`"), "{class}: {error}");
     }
+}
+
+#[test]
+fn keys_of_qwen3_coder_are_known() {
+    let coder = |norms: bool| {
+        let own = json!({"use_qk_norm": norms, "qkv_bias": false,
+            "shared_expert_intermediate_size": 0});
+        load(&small("Qwen3MoeForCausalLM", &own))
+    };
+    assert!(coder(true).is_ok());
+    let error = coder(false).expect_err("refused");
+    assert!(error.contains("`use_qk_norm`"), "{error}");
 }
 
 fn gemma(class: &str, own: &Value) -> Value {

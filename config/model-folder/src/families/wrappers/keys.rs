@@ -41,13 +41,14 @@ const READ: [&str; 34] = [
 
 /// Keys of training, of sampling, of files and of images, none of which changes the logits of
 /// text.
-const HARMLESS: [&str; 40] = [
+const HARMLESS: [&str; 41] = [
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_name_or_path",
     "architectures",
     "attention_dropout",
     "attn_implementation",
+    "auto_map",
     "dtype",
     "id2label",
     "image_token_id",

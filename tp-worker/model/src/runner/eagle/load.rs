@@ -8,6 +8,7 @@ use crate::{
     CaptureSpec, FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology,
     blocks::LayerContext,
     checkpoint::{
+        WeightCheck,
         found::locate,
         loader::Loader,
         source::{self, Source},
@@ -79,6 +80,21 @@ impl<B: Backend> EagleHead<B> {
             outputs: 0,
         })
     }
+}
+
+/// Checks the tensors of a head's checkpoint.
+///
+/// # Errors
+/// The errors of [`EagleHead::load`] before a tensor is looked at.
+pub(crate) fn check(draft: &DraftModel, target: &ModelConfig) -> Result<WeightCheck, ModelError> {
+    let source = source::open(&draft.model, FileAccess::Mapped)?;
+    let present = present(source.as_ref(), draft, target)?;
+    let listed = Eagle::listed(draft, target, present);
+    let mut found = WeightCheck::of(source.as_ref(), &listed, &draft.model);
+    found
+        .faults
+        .extend(targets(source.as_ref(), draft, target).err());
+    Ok(found)
 }
 
 /// Returns the optional tensors that the head's checkpoint has.
