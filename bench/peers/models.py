@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--llama-cpp", type=pathlib.Path, help="llama.cpp's source folder, built; without it no GGUF")
     parser.add_argument("--shapes", nargs="+", choices=MAKERS, default=["1b", "0.5b"])
     parser.add_argument(
-        "--types", nargs="+", choices=TYPES, default=TYPES, help="GGUF types besides bf16 (default: all)"
+        "--types", nargs="*", choices=TYPES, default=TYPES, help="GGUF types besides bf16 (default: all)"
     )
     a = parser.parse_args()
     for shape in a.shapes:
