@@ -1,6 +1,7 @@
 //! Bounds on a constraint before it is compiled. What they refuse would take seconds, or die
 //! half-way through an output.
 
+mod formats;
 mod lark;
 mod regex;
 mod schema;
@@ -13,7 +14,7 @@ use crate::ConstraintError;
 
 pub(crate) use lark::{is_gbnf, lark};
 pub(crate) use regex::{regex, whole};
-pub(crate) use schema::schema;
+pub(crate) use schema::{given_schema, schema};
 
 /// Most texts of all enumerations of a constraint.
 const MOST_VALUES: usize = 2000;

@@ -169,7 +169,7 @@ fn grammar(
 pub fn expression(kind: ConstraintKind, text: &str) -> Result<String, ConstraintError> {
     bounds::length(text)?;
     Ok(match kind {
-        ConstraintKind::JsonSchema => format!("%json {}", bounds::schema(text)?),
+        ConstraintKind::JsonSchema => format!("%json {}", bounds::given_schema(text)?),
         ConstraintKind::Regex => {
             let pattern = bounds::whole(text);
             bounds::regex(pattern).map_err(ConstraintError::refused)?;
@@ -191,7 +191,7 @@ pub fn expression(kind: ConstraintKind, text: &str) -> Result<String, Constraint
 /// # Errors
 /// [`ConstraintError`], with the keyword at fault and its place.
 pub fn check_schema(text: &str) -> Result<(), ConstraintError> {
-    bounds::schema(text).map(|_| ())
+    bounds::given_schema(text).map(|_| ())
 }
 
 /// Returns the expression that matches each of a JSON array's texts.

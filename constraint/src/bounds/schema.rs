@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::{
-    regex, types, values,
+    formats, regex, types, values,
     words::{self, could_be},
 };
 use crate::ConstraintError;
@@ -46,25 +46,31 @@ const MISSING: [&str; 17] = [
     "x-guidance",
 ];
 
-/// Formats of texts that are obeyed.
-const FORMATS: [&str; 10] = [
-    "date-time",
-    "time",
-    "date",
-    "duration",
-    "email",
-    "hostname",
-    "ipv4",
-    "ipv6",
-    "uuid",
-    "uri",
-];
-
-/// Parses and checks a schema. It is returned in the form of an object.
+/// Parses and checks a schema. It is returned in the form of an object, with expressions in the
+/// place of formats that a compiler would read too widely.
 ///
 /// # Errors
 /// [`ConstraintError::Refused`], with the keyword at fault and the place of its schema.
 pub(crate) fn schema(text: &str) -> Result<Value, ConstraintError> {
+    let (mut root, formats) = checked(text)?;
+    for pointer in formats {
+        if let Some(Value::Object(fields)) = root.pointer_mut(&pointer) {
+            formats::write_out(fields);
+        }
+    }
+    Ok(root)
+}
+
+/// Parses and checks a schema as [`schema`] does, and returns it in the form of an object.
+///
+/// # Errors
+/// [`ConstraintError::Refused`], with the keyword at fault and the place of its schema.
+pub(crate) fn given_schema(text: &str) -> Result<Value, ConstraintError> {
+    checked(text).map(|(root, _)| root)
+}
+
+/// Returns a checked schema, and the places in it whose format is to be written out.
+fn checked(text: &str) -> Result<(Value, BTreeSet<String>), ConstraintError> {
     let root = serde_json::from_str(text)
         .map_err(|error| ConstraintError::refused(format!("it is no JSON: {error}")))?;
     let root = as_object(root).ok_or_else(|| {
@@ -77,11 +83,15 @@ pub(crate) fn schema(text: &str) -> Result<Value, ConstraintError> {
         values: 0,
         names: 0,
         multiples: BTreeSet::new(),
+        formats: BTreeSet::new(),
+        literals: BTreeSet::new(),
     };
     check.schema(&root, &Place::default())?;
     values(check.values)?;
+    check.no_format_in_values()?;
     words::has_instance(&root)?;
-    Ok(root)
+    let formats = check.formats;
+    Ok((root, formats))
 }
 
 /// The place of a schema.
@@ -121,6 +131,10 @@ struct Check<'a> {
     values: usize,
     names: usize,
     multiples: BTreeSet<u64>,
+    /// Places of schemas whose format is to be written out.
+    formats: BTreeSet<String>,
+    /// Places of values, which are no schemas.
+    literals: BTreeSet<String>,
 }
 
 impl Check<'_> {
@@ -153,6 +167,10 @@ impl Check<'_> {
         if let Some((keyword, wanted)) = types::wrong(fields) {
             return Err(place.refuse(keyword, format!("'{keyword}' must be {wanted}")));
         }
+        let literals = ["const", "enum"].into_iter();
+        let literals = literals.filter(|keyword| fields.contains_key(*keyword));
+        self.literals
+            .extend(literals.map(|keyword| place.below(&[keyword]).pointer));
         self.numbers(fields, place)?;
         self.texts(fields, place)?;
         self.parts(fields, place)?;
@@ -196,13 +214,16 @@ impl Check<'_> {
 
     fn texts(&mut self, fields: &Map<String, Value>, place: &Place) -> Result<(), ConstraintError> {
         if let Some(Value::String(format)) = fields.get("format")
-            && !FORMATS.contains(&format.as_str())
             && could_be(fields, "string")
         {
-            return Err(place.refuse(
-                "format",
-                format!("the format '{format}' is not one of {}", FORMATS.join(", ")),
-            ));
+            if !formats::is_known(format) {
+                let known = formats::names();
+                let message = format!("the format '{format}' is not one of {known}");
+                return Err(place.refuse("format", message));
+            }
+            if formats::is_own(format) {
+                self.formats.insert(place.pointer.clone());
+            }
         }
         let patterns = fields.get("patternProperties").and_then(Value::as_object);
         let patterns = patterns.into_iter().flat_map(Map::keys);
@@ -212,6 +233,27 @@ impl Check<'_> {
             regex(pattern).map_err(|message| place.refuse(keyword, message))?;
         }
         Ok(())
+    }
+
+    /// Refuses a reference to a schema inside a value, if its format is to be written out: the
+    /// value would change with it.
+    fn no_format_in_values(&self) -> Result<(), ConstraintError> {
+        let is_inside = |pointer: &String, literal: &String| {
+            let rest = pointer.strip_prefix(literal.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let mut literals = self.literals.iter();
+        let around = literals.find(|literal| {
+            let mut formats = self.formats.iter();
+            formats.any(|pointer| is_inside(pointer, literal))
+        });
+        around.map_or(Ok(()), |literal| {
+            Err(ConstraintError::Refused {
+                keyword: Some("$ref".to_owned()),
+                pointer: Some(format!("#{literal}")),
+                message: "a reference leads into a value; put the schema into '$defs'".to_owned(),
+            })
+        })
     }
 
     /// Checks the schemas inside.

@@ -109,7 +109,11 @@ impl Writer<'_> {
         next: &[Way],
         place: &Place,
     ) -> Result<Vec<Way>> {
-        let checked = bounds::schema(&schema.to_string());
+        let checked = match style {
+            None => bounds::schema(&schema.to_string()),
+            // Schemas inside the arguments are checked again, where they are.
+            Some(_) => bounds::given_schema(&schema.to_string()),
+        };
         let mut checked = checked.map_err(|error| place.inside(error))?;
         let options = match blanks {
             None => json_options(self.whitespace),

@@ -6,6 +6,7 @@
 mod budgets;
 mod cases;
 mod forced;
+mod formats;
 mod gbnf;
 mod masks;
 mod reasoning;

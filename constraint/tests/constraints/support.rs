@@ -37,6 +37,10 @@ pub fn regex(text: &str) -> Constraint {
     Constraint::new(ConstraintKind::Regex, text)
 }
 
+pub fn lark(text: impl Into<Arc<str>>) -> Constraint {
+    Constraint::new(ConstraintKind::Lark, text)
+}
+
 pub fn check(constraint: &Constraint) -> Result<(), ConstraintError> {
     COMPILER.check(constraint, &Cancel::default())
 }
