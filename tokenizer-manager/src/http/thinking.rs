@@ -1,5 +1,7 @@
 //! Variables of chat templates that turn reasoning on and off, and limits of reasoning.
 
+mod asked;
+
 use lockstep_text::Turn;
 use serde_json::{Map, Value};
 
@@ -7,6 +9,8 @@ use crate::{
     error::{ApiError, ApiResult},
     submission::{GenerateSpec, ThinkingBudget, integer},
 };
+
+pub(super) use asked::{Asked, Wish, agreed};
 
 /// Efforts that clients may ask for.
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
@@ -91,12 +95,15 @@ macro_rules! budget_fields {
 pub(super) use budget_fields;
 
 impl BudgetFields<'_> {
-    /// Returns the limit that they ask for, or `other`, which an API has of its own. -1 asks for
-    /// none.
+    /// Returns the limit that they ask for, or `other` fields, which an API has of its own. -1 asks
+    /// for none.
     ///
     /// # Errors
     /// 400 for a value of another form, and for two limits that differ.
-    pub fn budget(self, other: Option<ThinkingBudget>) -> ApiResult<Option<ThinkingBudget>> {
+    pub fn budget(
+        self,
+        other: impl IntoIterator<Item = ThinkingBudget>,
+    ) -> ApiResult<Option<ThinkingBudget>> {
         const CUSTOM: &str = "custom_params.thinking_budget";
         let custom = self
             .custom_params

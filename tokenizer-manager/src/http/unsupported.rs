@@ -153,7 +153,8 @@ fn unknown(param: String) -> ApiError {
 
 fn refuse(field: &Field, prefix: &str, value: &Value) -> Option<ApiError> {
     let asks_nothing = match value {
-        Value::Null | Value::Bool(false) => true,
+        Value::Null => true,
+        Value::Bool(value) => *value == matches!(field.neutral, Neutral::True),
         Value::Array(items) => {
             items.is_empty()
                 || matches!(field.neutral, Neutral::Text)
@@ -164,9 +165,8 @@ fn refuse(field: &Field, prefix: &str, value: &Value) -> Option<ApiError> {
         Value::Number(number) => match field.neutral {
             // The neutral values are small whole numbers, so the comparison is exact.
             Neutral::Number(neutral) => number.as_f64() == Some(neutral),
-            Neutral::Nothing | Neutral::Text => false,
+            Neutral::Nothing | Neutral::Text | Neutral::True => false,
         },
-        Value::Bool(true) => false,
     };
     let param = format!("{prefix}{}", field.name);
     let message = format!(

@@ -31,5 +31,6 @@ mod responses_errors;
 mod room;
 mod salts;
 mod speculative;
+mod spellings;
 mod steps;
 mod weights;

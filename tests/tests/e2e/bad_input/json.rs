@@ -253,6 +253,14 @@ fn chat() -> Vec<Row> {
             unsupported("thinking_token_budget"),
         ),
         (
+            json!({"reasoning": {"max_tokens": 5}}),
+            unsupported("reasoning.max_tokens"),
+        ),
+        (
+            json!({"reasoning": {"effort": "ultra"}}),
+            invalid("reasoning.effort"),
+        ),
+        (
             json!({"thinking_budget_tokens": -2}),
             coded("thinking_budget_tokens", INTEGER_BELOW),
         ),

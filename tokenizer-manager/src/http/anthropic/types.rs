@@ -22,6 +22,7 @@ with_sampling_fields! {
         pub tools: Option<Vec<Value>>,
         pub tool_choice: Option<Value>,
         pub thinking: Option<Value>,
+        pub enable_thinking: Option<bool>,
         pub output_config: Option<Map<String, Value>>,
         pub chat_template_kwargs: Option<Map<String, Value>>,
         #[serde(default, deserialize_with = "crate::http::json::integer")]

@@ -31,15 +31,11 @@ pub(in crate::http) async fn create(
     check_model(&app, request.model.as_deref())?;
     let streaming = request.streaming()?;
     let id = id.object(CHAT);
+    let (spec, reasoning) = convert::spec(&app, &mut request, id.clone()).await?;
     let shows = form::Shows {
         logprobs: request.logprobs.unwrap_or(false),
-        reasoning: request.include_reasoning.unwrap_or(true),
-        empty_text: true,
-    };
-    let spec = convert::spec(&app, &mut request, id.clone()).await?;
-    let shows = form::Shows {
+        reasoning,
         empty_text: spec.answer.is_plain(),
-        ..shows
     };
     let held = held.as_deref();
     let submission = Submission::new(&app, spec, held).await?;

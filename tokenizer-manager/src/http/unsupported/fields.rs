@@ -11,6 +11,8 @@ pub(super) enum Neutral {
     Nothing,
     Number(f64),
     Text,
+    /// `true`, while `false` asks for something.
+    True,
 }
 
 /// A field that is not supported.
@@ -58,11 +60,29 @@ const fn instead(name: &'static str, routes: Routes, remedy: &'static str) -> Fi
 /// A limit of reasoning, which no route of plain text tells from the answer.
 const fn budget(name: &'static str) -> Field {
     Field {
-        routes: Routes(2 | 4 | 8),
+        routes: PLAIN,
         remedy: "use it with /v1/chat/completions, /v1/responses or /v1/messages",
         ..neutral(name, -1.0)
     }
 }
+
+/// A variable of chat templates, which no route of plain text renders.
+const fn templated(name: &'static str) -> Field {
+    instead(name, PLAIN, "use it with /v1/chat/completions")
+}
+
+/// A part of the answer of chats that is there unless it is left out.
+const fn shown(name: &'static str, routes: Routes, remedy: &'static str) -> Field {
+    Field {
+        neutral: Neutral::True,
+        ..instead(name, routes, remedy)
+    }
+}
+
+/// `/v1/completions`, `/generate` and its `sampling_params`.
+const PLAIN: Routes = Routes(2 | 4 | 8);
+const IN_CHATS: &str = "use it with /v1/chat/completions";
+const TGI: &str = "use the fields of this API, such as 'response_format' for the 'grammar' of TGI";
 
 /// Unsupported fields of OpenAI, SGLang, vLLM and llama.cpp.
 pub(super) const FIELDS: &[Field] = &[
@@ -94,6 +114,7 @@ pub(super) const FIELDS: &[Field] = &[
     instead("guided_json_object", Routes(1 | 2), OBJECT),
     instead("guided_json_object", NATIVE, IN_PARAMS),
     instead("guided_json_object", CONVERSATIONS, OWN_FORMAT),
+    instead("parameters", ALL, TGI),
     instead("grammar_lazy", ALL, WHOLE),
     instead("grammar_triggers", ALL, WHOLE),
     // Adapters.
@@ -196,6 +217,17 @@ pub(super) const FIELDS: &[Field] = &[
     budget("thinking_budget_tokens"),
     budget("reasoning_budget_tokens"),
     budget("thinking_budget"),
+    templated("chat_template_kwargs"),
+    templated("reasoning_effort"),
+    templated("reasoning"),
+    templated("thinking"),
+    templated("enable_thinking"),
+    instead("reasoning", MESSAGES, "use 'thinking'"),
+    instead("thinking", RESPONSES, "use 'reasoning'"),
+    shown("separate_reasoning", CONVERSATIONS, IN_CHATS),
+    shown("stream_reasoning", CONVERSATIONS, LEAVE_OUT),
+    shown("include_reasoning", RESPONSES, IN_CHATS),
+    shown("include_reasoning", MESSAGES, "use 'display' of 'thinking'"),
     field("token_ids_logprob", GENERATE),
     field("return_hidden_states", ALL),
     field("return_token_ids", OPENAI),

@@ -32,6 +32,11 @@ fn every_field_is_refused_where_it_asks_for_something() {
                 (json!({}), false),
             ] {
                 let body = json!({"model": {"deep": [1]}, field.name: value, "unknown": 1});
+                let field = find(field.name, route).unwrap_or(field);
+                let asks = match (field.neutral, &value) {
+                    (Neutral::True, Value::Bool(value)) => !value,
+                    _ => asks,
+                };
                 let expected = (known && asks).then(|| field.name.to_owned());
                 assert_eq!(refused(route, &body), expected, "{body}");
             }

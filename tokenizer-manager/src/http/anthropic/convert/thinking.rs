@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::MessagesRequest;
 use crate::{
     error::{ApiError, ApiResult},
-    http::thinking::{effort, switch, whole},
+    http::thinking::{Wish, agreed, effort, switch, whole},
     submission::ThinkingBudget,
 };
 
@@ -37,14 +37,20 @@ pub(super) fn kwargs(
         Some(Value::String(value)) => effort(&mut kwargs, "output_config.effort", value)?,
         Some(_) => return Err(invalid("output_config.effort", "it must be a string")),
     }
-    let shown = match &request.thinking {
-        None | Some(Value::Null) => true,
+    let wish = |param, on| Wish { param, on };
+    let (thinking, shown) = match &request.thinking {
+        None | Some(Value::Null) => (None, true),
         Some(Value::Object(thinking)) => {
-            switch(&mut kwargs, is_on(thinking, request.max_tokens)?);
-            is_shown(thinking)?
+            let on = is_on(thinking, request.max_tokens)?;
+            (Some(wish("thinking.type", on)), is_shown(thinking)?)
         }
         Some(_) => return Err(invalid("thinking", "it must be an object")),
     };
+    let own = request.enable_thinking;
+    let own = own.map(|on| wish("enable_thinking", on));
+    if let Some(wish) = agreed(own.into_iter().chain(thinking))? {
+        switch(&mut kwargs, wish.on);
+    }
     Ok((Some(kwargs).filter(|kwargs| !kwargs.is_empty()), shown))
 }
 

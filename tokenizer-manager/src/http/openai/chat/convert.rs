@@ -10,7 +10,7 @@ use super::types::ChatRequest;
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    http::{conversation::prompt, thinking::budget_fields},
+    http::conversation::prompt,
     submission::{
         FieldNames, GenerateSpec, LogprobSpec, MaxTokens, check_messages, count, integer,
     },
@@ -21,12 +21,12 @@ use crate::{
 const MOST_TOP_LOGPROBS: i64 = 20;
 
 /// Checks the fields that only the chat API has, renders the messages, and returns the
-/// spec.
+/// spec, and whether the answer shows the reasoning.
 pub(super) async fn spec(
     app: &App,
     request: &mut ChatRequest,
     trace_id: String,
-) -> ApiResult<GenerateSpec> {
+) -> ApiResult<(GenerateSpec, bool)> {
     unsupported::check(request)?;
     count(
         "messages",
@@ -51,11 +51,11 @@ pub(super) async fn spec(
     request.common(&mut spec)?;
     spec.max_tokens = max_tokens;
     spec.logprobs = logprobs;
-    spec.thinking_budget = budget_fields!(request).budget(None)?;
+    spec.thinking_budget = reasoning::budget(request)?;
     let conversation = conversation(request)?;
     prompt(app, &mut spec, conversation, reasoning, calls).await?;
     reasoning::check_off(request, &spec)?;
-    Ok(spec)
+    Ok((spec, reasoning::is_shown(request)?))
 }
 
 fn max_tokens(request: &ChatRequest) -> ApiResult<(MaxTokens, &'static str)> {

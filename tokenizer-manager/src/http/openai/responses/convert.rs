@@ -7,7 +7,11 @@ use super::{input, object::Settings, tools, types::ResponsesRequest};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    http::{constraint, conversation::prompt, thinking},
+    http::{
+        constraint,
+        conversation::prompt,
+        thinking::{self, Asked, Wish, agreed},
+    },
     submission::{FieldNames, GenerateSpec, MaxTokens, count},
     text::Conversation,
 };
@@ -36,7 +40,8 @@ pub(super) async fn spec(
     let tools = tools::in_chat_form(&request.tools.take().unwrap_or_default())?;
     let mut settings = settings(request, &tools);
     let calls = tools::calls(app, &tools, request)?;
-    let kwargs = kwargs(request)?;
+    let wish = wish(request)?;
+    let kwargs = kwargs(request, wish)?;
     let given = std::mem::take(&mut request.input);
     let messages = input::messages(request.instructions.take(), given)?;
     count(
@@ -70,10 +75,11 @@ pub(super) async fn spec(
         kwargs,
     };
     let reasoning = app.text.answers.reasoning;
-    spec.thinking_budget = thinking::budget_fields!(request).budget(None)?;
+    let asked = Asked::read(request.reasoning.as_ref())?;
+    spec.thinking_budget = thinking::budget_fields!(request).budget(asked.budget)?;
     prompt(app, &mut spec, conversation, reasoning, calls).await?;
-    if settings.reasoning["effort"] == "none" {
-        thinking::check_off(&spec, "reasoning.effort")?;
+    if let Some(wish) = wish.filter(|wish| !wish.on) {
+        thinking::check_off(&spec, wish.param)?;
     }
     Ok((spec, settings))
 }
@@ -92,6 +98,13 @@ fn check(request: &ResponsesRequest) -> ApiResult<()> {
                  input that fits and leave it out.",
             ));
         }
+    }
+    if Asked::read(request.reasoning.as_ref())?.exclude {
+        return Err(ApiError::unsupported(
+            "reasoning.exclude",
+            "'reasoning.exclude' is not supported by this version; use it with \
+             /v1/chat/completions.",
+        ));
     }
     let mut included = request.include.iter().flatten();
     match included.find(|part| *part != INCLUDED) {
@@ -164,25 +177,29 @@ fn check_verbosity(verbosity: Option<&Value>) -> ApiResult<()> {
     }
 }
 
-/// Takes the variables of the template out of the request. An effort turns reasoning off or on,
-/// unless the request sets the switch itself.
-fn kwargs(request: &mut ResponsesRequest) -> ApiResult<Option<Map<String, Value>>> {
-    const FIELD: &str = "reasoning.effort";
+/// Returns what turns reasoning on or off, under all names but the template's own.
+fn wish(request: &ResponsesRequest) -> ApiResult<Option<Wish>> {
+    let own = request.enable_thinking.map(|on| Wish {
+        param: "enable_thinking",
+        on,
+    });
+    let asked = Asked::read(request.reasoning.as_ref())?;
+    agreed(own.into_iter().chain(asked.wishes()))
+}
+
+/// Takes the variables of the template out of the request. What turns reasoning off or on does so
+/// unless the request sets the template's switch itself.
+fn kwargs(
+    request: &mut ResponsesRequest,
+    wish: Option<Wish>,
+) -> ApiResult<Option<Map<String, Value>>> {
     let kwargs = request.chat_template_kwargs.take();
-    let reasoning = request.reasoning.as_ref();
-    match reasoning.and_then(|reasoning| reasoning.get("effort")) {
-        None | Some(Value::Null) => Ok(kwargs),
-        Some(Value::String(effort)) => {
-            let mut kwargs = kwargs.unwrap_or_default();
-            thinking::effort(&mut kwargs, FIELD, effort)?;
-            thinking::switch(&mut kwargs, effort != "none");
-            Ok(Some(kwargs))
-        }
-        Some(_) => Err(ApiError::invalid(
-            FIELD,
-            format!("Invalid value for '{FIELD}': it must be a string."),
-        )),
+    if wish.is_none() {
+        return Ok(kwargs);
     }
+    let mut kwargs = kwargs.unwrap_or_default();
+    Asked::read(request.reasoning.as_ref())?.set(&mut kwargs, wish)?;
+    Ok(Some(kwargs))
 }
 
 fn settings(request: &mut ResponsesRequest, tools: &[Value]) -> Settings {

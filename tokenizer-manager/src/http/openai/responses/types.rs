@@ -24,6 +24,7 @@ with_sampling_fields! {
         pub parallel_tool_calls: Option<bool>,
         pub text: Option<Map<String, Value>>,
         pub reasoning: Option<Map<String, Value>>,
+        pub enable_thinking: Option<bool>,
         pub include: Option<Vec<String>>,
         pub truncation: Option<String>,
         pub stream: Option<bool>,
