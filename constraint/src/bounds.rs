@@ -12,7 +12,7 @@ use lockstep_types::constraint::CONSTRAINT_BYTES;
 
 use crate::ConstraintError;
 
-pub(crate) use lark::{is_gbnf, lark};
+pub(crate) use lark::{is_gbnf, lark, nested};
 pub(crate) use regex::{regex, whole};
 pub(crate) use schema::{given_schema, schema};
 

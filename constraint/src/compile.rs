@@ -160,12 +160,12 @@ fn grammar(
     }))
 }
 
-/// Returns an expression of a grammar whose words are those of a schema, a regular expression or a
-/// list of choices.
+/// Returns an expression of a grammar whose words are those of a schema, a regular expression, a
+/// list of choices or another grammar.
 ///
 /// # Errors
-/// [`ConstraintError`] for a text that is none, and for a grammar or a structural tag, whose rules
-/// may have the names of others.
+/// [`ConstraintError`] for a text that is none, and for a structural tag, whose grammar depends on
+/// the vocabulary.
 pub fn expression(kind: ConstraintKind, text: &str) -> Result<String, ConstraintError> {
     bounds::length(text)?;
     Ok(match kind {
@@ -176,9 +176,10 @@ pub fn expression(kind: ConstraintKind, text: &str) -> Result<String, Constraint
             format!("/{}/", llguidance::regex_to_lark(pattern, "dw"))
         }
         ConstraintKind::Choice => format!("/{}/", choice(text)?),
-        ConstraintKind::Lark | ConstraintKind::StructuralTag => {
+        ConstraintKind::Lark => bounds::nested(text)?,
+        ConstraintKind::StructuralTag => {
             return Err(ConstraintError::refused(
-                "a grammar can't be a part of another one",
+                "a structural tag can't be a part of a grammar",
             ));
         }
         ConstraintKind::Anything => "/(?s:.*)/".to_owned(),

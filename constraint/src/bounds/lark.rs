@@ -58,6 +58,34 @@ pub(crate) fn lark(text: &str, prepare: impl Fn(&mut Value)) -> Result<String, C
     Ok(out)
 }
 
+/// Returns a grammar as an expression of another one, on the lines that it has.
+///
+/// # Errors
+/// [`ConstraintError::Refused`] for a brace that is closed before it is opened, or the other way
+/// round: the grammar would end there.
+pub(crate) fn nested(text: &str) -> Result<String, ConstraintError> {
+    let (mut rest, mut open) = (text, 0u32);
+    while let Some(first) = rest.chars().next() {
+        let next = match first {
+            '{' => open.checked_add(1),
+            '}' => open.checked_sub(1),
+            _ => Some(open),
+        };
+        let Some(next) = next else {
+            break;
+        };
+        open = next;
+        rest = &rest[piece(rest)..];
+    }
+    match open == 0 && rest.is_empty() {
+        // A comment ends with its line.
+        true => Ok(format!("%lark {{ {text}\n}}")),
+        false => Err(ConstraintError::refused(
+            "its braces '{' and '}' are not in pairs",
+        )),
+    }
+}
+
 /// True if a grammar is in the notation of GBNF or EBNF: `::=` stands in it as a sign, not inside a
 /// text, a comment, a regular expression or a schema. A schema's texts are quoted as the grammar's
 /// are. In GBNF a rule's name and comments alone stand before the first `::=`, so it is found there
@@ -170,6 +198,24 @@ mod tests {
             assert_eq!(is_gbnf(text), expected, "{text}");
             let refused = checked(text).is_err_and(|error| error.contains("GBNF"));
             assert_eq!(refused, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn nested_grammars_are_whole() {
+        for (text, good) in [
+            ("start: \"a\"", true),
+            ("start: \"a\" # }", true),
+            ("start: /a}/ \"}\" // }", true),
+            ("start: /a{2}/ %json {\"const\": \"}\"} x{2,3}", true),
+            ("start: %lark { start: \"a\" }", true),
+            ("start: \"a\" }", false),
+            ("start: \"a\" } x: {", false),
+            ("start: x{2", false),
+        ] {
+            let expected = format!("%lark {{ {text}\n}}");
+            let expected = good.then_some(expected);
+            assert_eq!(nested(text).ok(), expected, "{text}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Calls as models write them, and what is none.
 
-use lockstep_constraint::Cancel;
+use lockstep_constraint::{Cancel, expression};
 use lockstep_sampling::{TokenConstraint as _, allows};
 use lockstep_text::{Beside, ToolFormat, channel_answer};
 use lockstep_types::constraint::{Constraint, ConstraintKind, Reasoning};
@@ -278,6 +278,36 @@ fn an_answer_in_a_channel_may_follow_a_thought() {
             matcher.give_back(taken).unwrap();
             assert_eq!(matcher.allowed().unwrap(), start);
         }
+    }
+}
+
+/// A client's own grammar is a part of the answer's, with rules of its own.
+#[test]
+fn an_answer_may_be_a_grammar_of_its_own() {
+    let format = ToolFormat::named("gpt-oss").unwrap();
+    let balanced = "start: \"(\" start? T0? \")\" // }\nT0: /[ab]{2}/\n%ignore / +/ # }";
+    let own = expression(ConstraintKind::Lark, balanced).unwrap();
+    let call = "<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{}";
+    for as_tokens in [false, true] {
+        let model = model(format, as_tokens);
+        let alone = channel_answer(&model.tokenizer, &own).unwrap();
+        let beside = grammar(format, &model, &tools(), Beside::Answer(&own), false).unwrap();
+        for (answer, good) in [
+            ("()", true),
+            ("((ab) )", true),
+            ("(( ( ) ba))", true),
+            ("(", false),
+            ("())", false),
+            ("(abab)", false),
+            ("T0", false),
+        ] {
+            let output = format!("<|channel|>final<|message|>{answer}");
+            assert_eq!(model.accepts(&alone, &output), good, "{output} {alone}");
+            assert_eq!(model.accepts(&beside, &output), good, "{output} {beside}");
+            assert_eq!(model.accepts(balanced, answer), good, "{answer}");
+        }
+        assert!(model.accepts(&beside, call));
+        assert!(!model.accepts(&alone, call));
     }
 }
 

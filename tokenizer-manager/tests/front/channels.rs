@@ -331,6 +331,14 @@ async fn constraints_stand_in_their_channel() {
             vec![final_part, "yes"],
         ),
         (
+            json!({"ebnf": "root ::= \"a\" root | \"b\""}),
+            vec![final_part, "%lark {", "/b/"],
+        ),
+        (
+            json!({"guided_grammar": "start: \"7\" # one }"}),
+            vec![final_part, "%lark { start: \"7\""],
+        ),
+        (
             json!({"tools": [tool()], "tool_choice": "required"}),
             vec![call_part],
         ),
@@ -376,7 +384,11 @@ async fn constraints_stand_in_their_channel() {
 async fn what_channels_cannot_have_is_refused_by_name() {
     let model = start().await;
     for (fields, param) in [
-        (json!({"grammar": "root ::= \"a\""}), "'grammar'"),
+        (
+            json!({"structural_tag": {"type": "structural_tag", "format": {"type": "any_text"}}}),
+            "'structural_tag'",
+        ),
+        (json!({"grammar": "start: \"a\" } x: {"}), "'grammar'"),
         (
             json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a",
                 "schema": {"type": "string", "not": {}}}}}),

@@ -84,7 +84,7 @@ pub(super) fn after_reasoning(
 
 /// Turns a constraint of an answer into the grammar of an output whose last message it is.
 fn in_channel(app: &App, constraint: &mut ConstraintSpec) -> ApiResult<()> {
-    let instead = "use a JSON schema or an expression";
+    let instead = "use a JSON schema, an expression or a grammar";
     let rule = rule(app, constraint, "with this model's channels", instead)?;
     let grammar = channel_answer(&app.text.tokenizer, &rule).map_err(|error| {
         app.constraints.refused(&error);

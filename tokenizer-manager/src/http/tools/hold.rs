@@ -126,7 +126,7 @@ pub(in crate::http) fn hold(
     Ok(Calls::Parsed(holding.format, Arc::new(schemas)))
 }
 
-/// Advice about a grammar that can't be a part of another one.
+/// Advice about a structural tag, which can't be a part of a grammar.
 const INSTEAD: &str = "send 'tool_choice' to forbid or to require calls, or use a JSON schema";
 
 /// Returns the expression of a constrained answer. `place` says where it can't stand, and
@@ -140,7 +140,7 @@ pub(in crate::http) fn rule(
     place: &str,
     instead: &str,
 ) -> ApiResult<String> {
-    if [ConstraintKind::Lark, ConstraintKind::StructuralTag].contains(&answer.kind) {
+    if answer.kind == ConstraintKind::StructuralTag {
         app.constraints.refused(Refusal::Text);
         return Err(ApiError::unsupported(
             answer.param.clone(),
