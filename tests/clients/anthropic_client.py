@@ -181,8 +181,10 @@ def bad_request_errors(client):
     ]))
     assert "'image'" in raised.body["error"]["message"], raised
     tool = {"name": "f", "input_schema": {"type": "object"}}
-    raised = fails(anthropic.BadRequestError, lambda: ask(client, tools=[tool]))
-    assert "shows no tools" in raised.body["error"]["message"], raised
+    choice = {"type": "tool", "name": "g"}
+    raised = fails(
+        anthropic.BadRequestError, lambda: ask(client, tools=[tool], tool_choice=choice))
+    assert "'g'" in raised.body["error"]["message"], raised
     # An error status, not an error within a stream.
     fails(anthropic.BadRequestError, lambda: ask(client, messages=[], stream=True), type=bad)
 

@@ -353,10 +353,11 @@ def bad_request_errors(client):
         code="context_length_exceeded",
     )
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    other = {"type": "function", "function": {"name": "g"}}
     fails(
         openai.BadRequestError,
-        lambda: create(model=MODEL, messages=QUESTION, tools=[tool]),
-        param="tools", code="unsupported_parameter",
+        lambda: create(model=MODEL, messages=QUESTION, tools=[tool], tool_choice=other),
+        param="tool_choice",
     )
     fails(
         openai.BadRequestError,
