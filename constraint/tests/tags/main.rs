@@ -8,3 +8,4 @@ mod oracle;
 mod random;
 mod refusals;
 mod support;
+mod wide;
