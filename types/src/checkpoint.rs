@@ -13,6 +13,22 @@ pub enum CheckpointFormat {
     Floats,
     /// 8-bit floats with scales in the projections, 16 or 32 bits elsewhere.
     Fp8(Fp8Checkpoint),
+    /// MXFP4 in stacks of experts whose rows are interleaved, 16 or 32 bits elsewhere.
+    Mxfp4(Mxfp4Checkpoint),
+}
+
+/// 4-bit floats (e2m1) with an 8-bit exponent (e8m0) for every 32 inputs (OCP Microscaling
+/// Formats, 2023) in a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mxfp4Checkpoint {
+    /// Stacks that are floats of 16 or 32 bits, by their names below
+    /// [`TensorNames::layers`](crate::TensorNames::layers): "3.mlp.experts.down_proj".
+    pub floats: Vec<String>,
+}
+
+impl Mxfp4Checkpoint {
+    /// Number of inputs that share an exponent.
+    pub const GROUP: usize = 32;
 }
 
 /// 8-bit floats (e4m3) in a checkpoint.
@@ -54,7 +70,17 @@ impl CheckpointFormat {
     pub fn fp8(&self, role: MatrixRole) -> Option<&Fp8Checkpoint> {
         match (self, role) {
             (Self::Fp8(fp8), MatrixRole::Projection) => Some(fp8),
-            (Self::Floats, _) | (Self::Fp8(_), MatrixRole::Vocabulary | MatrixRole::Router) => None,
+            (Self::Floats | Self::Mxfp4(_), _)
+            | (Self::Fp8(_), MatrixRole::Vocabulary | MatrixRole::Router) => None,
+        }
+    }
+
+    /// Returns the MXFP4 in which stacks of experts are stored, unless they are listed as
+    /// exceptions; `None` if they are something else.
+    pub fn mxfp4(&self) -> Option<&Mxfp4Checkpoint> {
+        match self {
+            Self::Mxfp4(mxfp4) => Some(mxfp4),
+            Self::Floats | Self::Fp8(_) => None,
         }
     }
 }

@@ -31,7 +31,7 @@ mod step_limits;
 mod traces;
 mod weight;
 
-pub use checkpoint::{CheckpointFormat, Fp8Checkpoint};
+pub use checkpoint::{CheckpointFormat, Fp8Checkpoint, Mxfp4Checkpoint};
 pub use connections::ConnectionLimits;
 pub use constraint_work::ConstraintWork;
 pub use device::{CollectiveBackend, CollectiveConfig, DeviceConfig, DeviceKind, DeviceRoom};
@@ -45,10 +45,10 @@ pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
 pub use kv::{KvGroup, KvPages, KvSpec, WindowNeed};
 pub use model::{
-    Activation, Architecture, AttentionNames, AttentionSpec, ExpertTensors, ExpertsNames,
-    ExpertsSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig, Multipliers,
-    NormKind, Norms, PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling, RopeConfig, RopeScaling,
-    RouterWeights, Routing, SharedExpert,
+    Activation, Architecture, AttentionNames, AttentionSpec, ExpertGate, ExpertTensors,
+    ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, Mixer, Mlp, ModelConfig,
+    Multipliers, NormKind, Norms, PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling, RopeConfig,
+    RopeScaling, RouterWeights, Routing, SharedExpert,
 };
 pub use names::TensorNames;
 pub use reserve::ReserveConfig;

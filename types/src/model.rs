@@ -18,8 +18,8 @@ pub use mixer::{
     AttentionNames, AttentionSpec, Mixer, QkNorm, QueryScaling, RopeConfig, RopeScaling,
 };
 pub use mlp::{
-    Activation, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, Mlp,
-    PlainMlpNames, PlainMlpSpec, RouterWeights, Routing, SharedExpert,
+    Activation, ExpertGate, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec,
+    Mlp, PlainMlpNames, PlainMlpSpec, RouterWeights, Routing, SharedExpert,
 };
 pub use multipliers::Multipliers;
 
@@ -149,6 +149,11 @@ impl ModelConfig {
     /// exceptions of the checkpoint, may have others.
     pub fn weight_format(&self, role: MatrixRole) -> WeightFormat {
         let floats = WeightFormat::of(self.quantization, role);
+        if let (Some(_), MatrixRole::Projection, WeightFormat::Float) =
+            (self.checkpoint.mxfp4(), role, floats)
+        {
+            return WeightFormat::Mxfp4;
+        }
         let group = |fp8: &Fp8Checkpoint| fp8.group(0);
         match self.checkpoint.fp8(role).and_then(group) {
             Some(group) if floats == WeightFormat::Float => WeightFormat::Fp8 { group },

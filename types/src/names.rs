@@ -52,8 +52,14 @@ impl TensorNames {
     /// Returns the name of a layer's module below [`Self::layers`], of which `tensor` is the
     /// weight: "3.mlp.down_proj". `None` for other tensors.
     pub fn module<'t>(&self, tensor: &'t str) -> Option<&'t str> {
+        self.below(tensor)?.strip_suffix(".weight")
+    }
+
+    /// Returns the name of a layer's tensor below [`Self::layers`]: "3.mlp.experts.down_proj".
+    /// `None` for other tensors.
+    pub fn below<'t>(&self, tensor: &'t str) -> Option<&'t str> {
         let below = tensor.strip_prefix(self.layers.as_str())?;
-        below.strip_prefix('.')?.strip_suffix(".weight")
+        below.strip_prefix('.')
     }
 
     /// Returns these names in a model whose body's names begin with `to` instead of `from`.

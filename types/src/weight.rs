@@ -32,6 +32,9 @@ pub enum WeightFormat {
         /// Values of a row that share a scale: a power of two from 4 to 128.
         group: usize,
     },
+    /// 4-bit floats (e2m1) as a checkpoint has them, with an 8-bit exponent (e8m0) for every 32
+    /// values of a row.
+    Mxfp4,
 }
 
 impl MatrixRole {

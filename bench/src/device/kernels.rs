@@ -199,7 +199,7 @@ impl<'a, B: Device> Kernels<'a, B> {
             call.move_to(first * kv.page_size, kv.page_size);
             let inputs = staged(backend, &call.batch(), kv.page_size)?;
             for layer in 0..kv.layers {
-                backend.attention(cache, layer, &qkv, &attention, &inputs, &mut out);
+                backend.attention(cache, layer, &qkv, &attention, None, &inputs, &mut out);
             }
         }
         Ok(())

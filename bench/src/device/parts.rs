@@ -186,6 +186,7 @@ pub fn unnormed<'a, M, V, R>(shape: &'a AttentionShape, rope: &'a R) -> Attend<'
         k_norm: None,
         eps: EPS,
         rope,
+        sinks: None,
         next: None,
     }
 }

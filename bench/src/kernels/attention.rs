@@ -68,7 +68,7 @@ pub fn measure<B: Device>(
             };
             let inputs = staged(&mut backend, &call.batch(), page_size)?;
             let times = setup.time(calls, || {
-                backend.attention(&mut cache, layer, &qkv, &attention, &inputs, &mut out);
+                backend.attention(&mut cache, layer, &qkv, &attention, None, &inputs, &mut out);
                 layer = (layer + 1) % kv.layers;
             });
             let per_pair = 4 * attention.heads * attention.head_dim;
@@ -106,7 +106,7 @@ fn write_all<B: Device>(
         for from in (0..TOKENS).step_by(WRITTEN) {
             call.move_to(from, kv.page_size);
             let inputs = staged(backend, &call.batch(), kv.page_size)?;
-            backend.attention(cache, layer, &qkv, shape, &inputs, &mut out);
+            backend.attention(cache, layer, &qkv, shape, None, &inputs, &mut out);
         }
     }
     Ok(())

@@ -26,6 +26,8 @@ pub enum Weights {
     Int4,
     /// 8-bit floats with scales, as checkpoints hold them; the output head is of bfloat16.
     Fp8,
+    /// 4-bit floats with exponents, as checkpoints hold experts; the output head is of bfloat16.
+    Mxfp4,
 }
 
 /// What keys and values are kept in.
@@ -49,6 +51,7 @@ impl Weights {
             Self::Int8 => "int8",
             Self::Int4 => "int4",
             Self::Fp8 => "fp8",
+            Self::Mxfp4 => "mxfp4",
         }
     }
 
@@ -56,7 +59,7 @@ impl Weights {
     pub fn arithmetics(self) -> &'static [Arithmetic] {
         match self {
             Self::Bf16 => &[Arithmetic::Bf16Dot, Arithmetic::F32Fma],
-            Self::F32 | Self::Fp8 => &[Arithmetic::F32Fma],
+            Self::F32 | Self::Fp8 | Self::Mxfp4 => &[Arithmetic::F32Fma],
             Self::Int8 | Self::Int4 => &[Arithmetic::Int8Dot],
         }
     }
@@ -64,7 +67,7 @@ impl Weights {
     /// Type that products compute in.
     fn dtype(self) -> Dtype {
         match self {
-            Self::Bf16 | Self::Int8 | Self::Int4 | Self::Fp8 => Dtype::Bfloat16,
+            Self::Bf16 | Self::Int8 | Self::Int4 | Self::Fp8 | Self::Mxfp4 => Dtype::Bfloat16,
             Self::F32 => Dtype::Float32,
         }
     }
@@ -76,7 +79,8 @@ impl Weights {
                 let group = Fp8Checkpoint::GROUP;
                 return WeightFormat::Fp8 { group };
             }
-            Self::Bf16 | Self::F32 | Self::Fp8 => Quantization::None,
+            Self::Mxfp4 if role == MatrixRole::Projection => return WeightFormat::Mxfp4,
+            Self::Bf16 | Self::F32 | Self::Fp8 | Self::Mxfp4 => Quantization::None,
             Self::Int8 => Quantization::Int8,
             Self::Int4 => Quantization::Int4,
         };

@@ -6,6 +6,7 @@ mod dense;
 mod experts;
 mod gemma;
 mod glm4_moe;
+mod gpt_oss;
 mod granite;
 mod granite_moe;
 mod layer_types;
@@ -81,6 +82,7 @@ const SERVED: &[&Family] = &[
     &gemma::GEMMA2,
     &gemma::GEMMA3,
     &glm4_moe::FAMILY,
+    &gpt_oss::FAMILY,
     &granite::FAMILY,
     &granite_moe::FAMILY,
     &llama::FAMILY,

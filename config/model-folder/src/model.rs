@@ -154,7 +154,7 @@ pub(crate) fn head(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigE
     let mut config = config.clone();
     config.put("layer_types", serde_json::Value::Null);
     if checkpoint::read(&config)? != CheckpointFormat::Floats {
-        let remedy = "heads in 8-bit floats are not served; use an unquantized one";
+        let remedy = "heads in 8-bit or 4-bit floats are not served; use an unquantized one";
         return Err(config.unsupported(checkpoint::KEY, remedy));
     }
     build(dir, &config, families::OF_HEADS)
@@ -184,6 +184,7 @@ fn build(dir: &Path, config: &Raw, family: &Family) -> Result<ModelConfig, Model
         bos_token_id,
     };
     believable(config, &model)?;
+    checkpoint::check(config, &model)?;
     Ok(model)
 }
 

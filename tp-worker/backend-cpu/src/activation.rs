@@ -1,7 +1,7 @@
 //! Activations between the projections of an MLP, and the bound of logits.
 
 use lockstep_backend::LogitScaling;
-use lockstep_types::Activation;
+use lockstep_types::{Activation, ExpertGate};
 
 use crate::exp::exp;
 use crate::isa::Isa;
@@ -41,6 +41,18 @@ multiversion! {
     fn gelu_mul_row(gate: &[f32], up: &[f32], out: &mut [f32]) {
         for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
             *out = gelu_tanh(*gate) * up;
+        }
+    }
+}
+
+multiversion! {
+    /// See [`ExpertGate::Clamped`]. What is no number stays none.
+    fn clamped_row(gate: &[f32], up: &[f32], limit: f32, alpha: f32, out: &mut [f32]) {
+        for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+            let gate = if *gate > limit { limit } else { *gate };
+            let up = if *up > limit { limit } else { *up };
+            let up = if up < -limit { -limit } else { up };
+            *out = gate / (1.0 + exp(-alpha * gate)) * (up + 1.0);
         }
     }
 }
@@ -92,6 +104,34 @@ pub(crate) fn gate(
         Activation::Silu => silu_mul_row,
         Activation::GeluTanh => gelu_mul_row,
     };
+    pairs(pool, gate_up, width, out, |gate, up, out| {
+        gate_row(isa, gate, up, out);
+    });
+}
+
+/// `out = f(gate, up)` with the rows `[gate, up]` of experts.
+pub(crate) fn expert_gate(
+    pool: &mut Pool,
+    isa: Isa,
+    gate: ExpertGate,
+    gate_up: &[f32],
+    width: usize,
+    out: &mut [f32],
+) {
+    pairs(pool, gate_up, width, out, |row, up, out| match gate {
+        ExpertGate::Silu => silu_mul_row(isa, row, up, out),
+        ExpertGate::Clamped { limit, alpha } => clamped_row(isa, row, up, limit, alpha, out),
+    });
+}
+
+/// Calls `each(gate, up, out)` for every row `[gate, up]`, and the row of `out` for it.
+fn pairs(
+    pool: &mut Pool,
+    gate_up: &[f32],
+    width: usize,
+    out: &mut [f32],
+    each: impl Fn(&[f32], &[f32], &mut [f32]) + Sync,
+) {
     for_rows(pool, out, width, |rows, out| {
         let gate_up = &gate_up[2 * rows.start * width..2 * rows.end * width];
         for (row, out) in gate_up
@@ -99,7 +139,7 @@ pub(crate) fn gate(
             .zip(out.chunks_exact_mut(width))
         {
             let (gate, up) = row.split_at(width);
-            gate_row(isa, gate, up, out);
+            each(gate, up, out);
         }
     });
 }

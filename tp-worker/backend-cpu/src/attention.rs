@@ -21,7 +21,7 @@ mod visible;
 use lockstep_backend::{AttentionShape, BackendError, PassShape};
 
 use crate::amx;
-use crate::gemm::{Element, PANEL, select};
+use crate::gemm::{Element, PANEL, Tiles, select};
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::{Buffer, grown};
@@ -30,6 +30,7 @@ use crate::pool::Pool;
 
 pub use cache::CpuKvCache;
 use call::Call;
+use integers::Integers;
 use plan::{Layers, MAX_ROWS, Plans, Tiling};
 use scratch::{Scratch, partial_len};
 
@@ -64,6 +65,19 @@ pub struct AttentionTasks {
     /// Largest number of key heads in one task whose positions other tasks attended to as
     /// well; 0 if there was no such task.
     pub joined_heads: usize,
+}
+
+/// Returns the way in which rows of queries are cut into tasks.
+fn tiling(isa: Isa, tiles: &Tiles, integers: Option<&Integers>, cache: &CpuKvCache) -> Tiling {
+    let (unit, together) = match tiled::fits(isa, tiles, cache) {
+        true => (tiled::ROWS, MAX_ROWS),
+        false => (1, tiled::ROWS),
+    };
+    Tiling {
+        height: tiles.rows(),
+        unit: integers.map_or(unit, |integers| integers.unit),
+        together,
+    }
 }
 
 /// Buffers that outlive a call.
@@ -114,6 +128,7 @@ impl Attention {
         layer: usize,
         qkv: &[f32],
         shape: &AttentionShape,
+        sinks: Option<&[f32]>,
         inputs: &CpuInputs,
         out: &mut [f32],
     ) -> Result<(), BackendError> {
@@ -123,16 +138,7 @@ impl Attention {
         let tiles = select(isa, element);
         let integers = integers::select(isa, tiles, cache);
         let tiled = tiled::select(isa, tiles, cache);
-        let in_tiles = tiled::fits(isa, tiles, cache);
-        let (unit, together) = match in_tiles {
-            true => (tiled::ROWS, MAX_ROWS),
-            false => (1, tiled::ROWS),
-        };
-        let tiling = Tiling {
-            height: tiles.rows(),
-            unit: integers.map_or(unit, |integers| integers.unit),
-            together,
-        };
+        let tiling = tiling(isa, tiles, integers, cache);
         let layers = Layers {
             shape: *shape,
             tiling,
@@ -155,6 +161,7 @@ impl Attention {
             layer,
             qkv,
             shape,
+            sinks,
             inputs,
             joins: &plan.joins,
             partials: Shared::new(&mut self.partials),

@@ -202,6 +202,7 @@ impl Ops for CpuBackend {
         layer: usize,
         qkv: &CpuTensor,
         shape: &AttentionShape,
+        sinks: Option<&CpuVector>,
         inputs: &CpuInputs,
         out: &mut CpuTensor,
     ) {
@@ -210,10 +211,17 @@ impl Ops for CpuBackend {
         out.expect(tokens, shape.out_width(), "the attention output");
         cache.expect(shape);
         inputs.expect(&cache.shape);
+        let sinks = sinks.map(|sinks| sinks.0.as_slice());
+        assert!(
+            sinks.map(<[f32]>::len) == shape.sinks.then_some(shape.heads),
+            "heads have sinks if their shape says so, one each"
+        );
         let (pool, isa, element) = (&mut self.pool, self.isa, Element::of(self.dtype));
         let (qkv, out) = (qkv.values(), out.values_mut());
         self.attention
-            .run(pool, isa, element, cache, layer, qkv, shape, inputs, out)
+            .run(
+                pool, isa, element, cache, layer, qkv, shape, sinks, inputs, out,
+            )
             .expect("scratch for one task's queries can be mapped");
     }
     fn gate(&mut self, gate_up: &CpuTensor, activation: Activation, out: &mut CpuTensor) {

@@ -3,7 +3,6 @@
 mod route;
 
 use lockstep_backend::{BackendError, Experts, MatrixShape};
-use lockstep_types::Activation;
 
 use crate::activation;
 use crate::formats::{CpuMatrix, Format};
@@ -68,8 +67,11 @@ pub(crate) fn run(
     };
     routing.choose(pool, isa, scores, &rule);
     routing.sort();
-    let groups = |matrices| Groups {
+    let biases = [w.gate_up_bias, w.down_bias];
+    let [gate_up_bias, down_bias] = biases.map(|biases| biases.map(|own| own.0.as_slice()));
+    let groups = |matrices, biases| Groups {
         matrices,
+        biases,
         starts: routing.starts,
     };
     let firsts = routing.firsts;
@@ -78,15 +80,28 @@ pub(crate) fn run(
         order: Some(routing.order),
     };
     let scratch = Scratch { packed, firsts };
-    grouped_matmul(pool, isa, inputs, groups(w.gate_up), scratch, gate_up)?;
-    let silu = Activation::Silu;
-    activation::gate(pool, isa, silu, gate_up, w.down[0].cols, activated);
+    grouped_matmul(
+        pool,
+        isa,
+        inputs,
+        groups(w.gate_up, gate_up_bias),
+        scratch,
+        gate_up,
+    )?;
+    activation::expert_gate(pool, isa, w.gate, gate_up, w.down[0].cols, activated);
     let inputs = Inputs {
         values: activated,
         order: None,
     };
     let scratch = Scratch { packed, firsts };
-    grouped_matmul(pool, isa, inputs, groups(w.down), scratch, products)?;
+    grouped_matmul(
+        pool,
+        isa,
+        inputs,
+        groups(w.down, down_bias),
+        scratch,
+        products,
+    )?;
     let weights = routing.weights.chunks_exact(taken);
     let choices = routing.places.chunks_exact(taken).zip(weights);
     sum(pool, isa, products, &choices, w.down[0].rows, out);

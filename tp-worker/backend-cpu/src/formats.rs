@@ -6,6 +6,7 @@ mod fp8;
 mod int4;
 mod int8;
 mod matrix;
+mod mxfp4;
 mod saved;
 mod step;
 
@@ -26,6 +27,7 @@ pub(crate) fn of(dtype: Dtype, format: WeightFormat) -> &'static dyn Format {
         WeightFormat::Int8 => &int8::Int8,
         WeightFormat::Int4 => &int4::Int4,
         WeightFormat::Fp8 { group } => fp8::of(dtype, group),
+        WeightFormat::Mxfp4 => mxfp4::of(dtype),
     }
 }
 

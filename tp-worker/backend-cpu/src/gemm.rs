@@ -18,6 +18,7 @@ mod avx512_bf16;
 mod cut;
 mod fp8;
 mod grouped;
+mod mxfp4;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod prefetch;
@@ -49,6 +50,10 @@ pub(crate) use fp8::{
     place as fp8_place, select as fp8, step_words as fp8_step_words, widening as fp8_widening,
 };
 pub(crate) use grouped::{Groups, Inputs, Scratch, grouped_matmul, grouped_words};
+pub(crate) use mxfp4::{
+    GROUP as MXFP4_GROUP, STEP_WORDS as MXFP4_WORDS, WIDEN as WIDEN_MXFP4, places as mxfp4_places,
+    select as mxfp4,
+};
 pub(crate) use prefetch::Ahead;
 use product::Product;
 pub(crate) use quantized::{INT4_WORDS, INT8_WORDS, describe as describe_quantized, int4, int8};

@@ -47,7 +47,10 @@ impl Loaders {
     ) -> Result<CudaMatrix, CudaError> {
         match format {
             WeightFormat::Float => self.floats.load(device, matrix),
-            WeightFormat::Int8 | WeightFormat::Int4 | WeightFormat::Fp8 { .. } => Err(unserved()),
+            WeightFormat::Int8
+            | WeightFormat::Int4
+            | WeightFormat::Fp8 { .. }
+            | WeightFormat::Mxfp4 => Err(unserved()),
             WeightFormat::Float32 => Err(no_experts()),
         }
     }
@@ -62,6 +65,7 @@ pub(crate) fn serves(format: WeightFormat, role: MatrixRole) -> Result<(), &'sta
         (WeightFormat::Float, _) => Ok(()),
         (WeightFormat::Int8 | WeightFormat::Int4, _) => Err("GPUs have no quantized weights"),
         (WeightFormat::Fp8 { .. }, _) => Err("GPUs have no FP8 weights"),
+        (WeightFormat::Mxfp4, _) => Err("GPUs have no MXFP4 weights"),
     }
 }
 

@@ -36,5 +36,5 @@ pub(crate) fn attend<B: Ops>(
         backend.head_norm(qkv, shape, keys, weight, op.eps);
     }
     backend.rope(qkv, shape, op.rope, inputs);
-    backend.attention(cache, layer, qkv, shape, inputs, out);
+    backend.attention(cache, layer, qkv, shape, op.sinks, inputs, out);
 }

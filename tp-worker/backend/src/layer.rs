@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_types::Routing;
+use lockstep_types::{ExpertGate, Routing};
 
 use crate::{AttentionShape, Axis};
 
@@ -43,8 +43,8 @@ pub struct Scatter<'a, T> {
     pub product: &'a mut T,
 }
 
-/// A mixture of experts (Shazeer et al., arXiv:1701.06538), each of which is a gated MLP without
-/// biases. All experts are alike in shape and format.
+/// A mixture of experts (Shazeer et al., arXiv:1701.06538), each of which is a gated MLP. All
+/// experts are alike in shape and format.
 #[derive(Debug)]
 pub struct Experts<'a, M, V> {
     /// Number of experts that are chosen for each row, at most the number of those that the router
@@ -60,8 +60,16 @@ pub struct Experts<'a, M, V> {
     pub correction: Option<&'a V>,
     /// Gate rows, then up rows of each expert, `[2·m, in]`.
     pub gate_up: &'a [M],
+    /// Biases of gate and up of all experts, one behind the other, `[experts·2·m]`; `None` if
+    /// there are none.
+    pub gate_up_bias: Option<&'a V>,
+    /// Function from gate and up to the columns behind them.
+    pub gate: ExpertGate,
     /// Projection behind the activation of each expert, `[out, m]`.
     pub down: &'a [M],
+    /// Biases of these projections, one behind the other, `[experts·out]`, which are weighed as
+    /// the products are; `None` if there are none.
+    pub down_bias: Option<&'a V>,
 }
 
 impl<M, V> Experts<'_, M, V> {
@@ -204,6 +212,8 @@ pub struct Attend<'a, M, V, R> {
     pub eps: f32,
     /// Angles of every position.
     pub rope: &'a R,
+    /// Sinks `[heads]` where [`AttentionShape::sinks`] says that there are some.
+    pub sinks: Option<&'a V>,
     /// Weights of the product that reads the output, if one does. A device may fetch them
     /// meanwhile; no bit changes.
     pub next: Option<&'a M>,

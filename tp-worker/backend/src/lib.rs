@@ -52,7 +52,7 @@ pub use pass::PassKey;
 pub use shape::{AttentionShape, KvShape, RopeTable};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{
-    CheckpointDtype, E4m3, HostBlock, HostFloats, HostForm, HostFp8, HostMatrix, RandomBlock,
-    RandomMatrix, RandomNumbers, ScaleGrid, ScalePart,
+    CheckpointDtype, E2m1, E4m3, E8m0, HostBlock, HostFloats, HostForm, HostFp8, HostMatrix,
+    HostMxfp4, HostTurned, Outputs, RandomBlock, RandomMatrix, RandomNumbers, ScaleGrid, ScalePart,
 };
 pub use world::{WorldRows, WorldSize};

@@ -22,6 +22,9 @@ pub struct AttentionShape {
     /// Most positions that a query sees, its own included: the nearest ones. `None` shows it
     /// all.
     pub window: Option<NonZeroUsize>,
+    /// True if each query head has a sink, a score beside those of positions. Operations get
+    /// their values apart.
+    pub sinks: bool,
 }
 
 impl AttentionShape {
@@ -34,6 +37,7 @@ impl AttentionShape {
             scale,
             softcap: None,
             window: None,
+            sinks: false,
         }
     }
 

@@ -1,17 +1,25 @@
 //! Weight matrices before they are on a device, as checkpoints have them. Each form of a
 //! matrix is a file of this module.
 
+mod e2m1;
 mod e4m3;
+mod e8m0;
 mod floats;
 mod form;
 mod fp8;
+mod mxfp4;
 mod random;
+mod turned;
 
+pub use e2m1::E2m1;
 pub use e4m3::E4m3;
+pub use e8m0::E8m0;
 pub use floats::{CheckpointDtype, HostFloats};
 pub use form::{HostBlock, HostForm};
 pub use fp8::{HostFp8, ScaleGrid, ScalePart};
+pub use mxfp4::HostMxfp4;
 pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
+pub use turned::{HostTurned, Outputs};
 
 /// A rank's part of a weight matrix `[rows, cols]`, before it is on a device. There is one
 /// variant for each [`HostForm`].
@@ -19,8 +27,12 @@ pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
 pub enum HostMatrix<'a> {
     /// Floats in memory.
     Floats(HostFloats<'a>),
+    /// Floats of which inputs lie before outputs.
+    Turned(HostTurned<'a>),
     /// 8-bit floats with scales.
     Fp8(HostFp8<'a>),
+    /// 4-bit floats with exponents.
+    Mxfp4(HostMxfp4<'a>),
     /// Random numbers, which are made while the matrix is loaded.
     Random(RandomMatrix),
 }
@@ -30,7 +42,9 @@ impl<'a> HostMatrix<'a> {
     pub fn form(&self) -> &dyn HostForm<'a> {
         match self {
             Self::Floats(floats) => floats,
+            Self::Turned(turned) => turned,
             Self::Fp8(fp8) => fp8,
+            Self::Mxfp4(mxfp4) => mxfp4,
             Self::Random(random) => random,
         }
     }
@@ -41,6 +55,7 @@ impl<'a> HostMatrix<'a> {
         match (self, other) {
             (Self::Floats(all), Self::Floats(other)) => all.append(other),
             (Self::Fp8(all), Self::Fp8(other)) => all.append(other),
+            (Self::Mxfp4(all), Self::Mxfp4(other)) => all.append(other),
             (Self::Random(all), Self::Random(other)) => all.append(other),
             _ => false,
         }
@@ -58,19 +73,31 @@ impl<'a> HostMatrix<'a> {
 
     /// Returns the bytes of all elements on the host.
     pub fn bytes(&self) -> u64 {
-        self.rows() as u64 * self.form().row_bytes() as u64
+        let of_list = |(blocks, width): (&[HostBlock<'_>], usize)| {
+            blocks
+                .iter()
+                .map(|block| (block.rows * width) as u64)
+                .sum::<u64>()
+        };
+        match self {
+            Self::Random(random) => (random.rows() * random.row_bytes()) as u64,
+            _ => self.form().parts().into_iter().map(of_list).sum::<u64>(),
+        }
     }
 
     /// Returns the first row that its file does not hold; `None` if all are there.
     pub fn missing_row(&self) -> Option<usize> {
-        let (form, mut top) = (self.form(), 0);
-        for block in form.blocks() {
-            let found = (0..block.rows).find(|&row| block.row(row, form.row_bytes()).is_none());
-            if let Some(row) = found {
-                return Some(top + row);
+        let missing = |(blocks, width): (&[HostBlock<'_>], usize)| {
+            let mut top = 0;
+            for block in blocks {
+                let found = (0..block.rows).find(|&row| block.row(row, width).is_none());
+                if let Some(row) = found {
+                    return Some(top + row);
+                }
+                top += block.rows;
             }
-            top += block.rows;
-        }
-        None
+            None
+        };
+        self.form().parts().into_iter().find_map(missing)
     }
 }

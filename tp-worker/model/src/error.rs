@@ -76,14 +76,16 @@ pub enum ModelError {
         /// Type of the tensor in the file.
         found: String,
     },
-    /// A tensor that must hold 8-bit floats holds others. It was exchanged while it was looked
+    /// A tensor that must hold rounded floats holds others. It was exchanged while it was looked
     /// at.
-    #[error("{file}: tensor {tensor} is {found}, and was F8_E4M3 before; start again")]
-    NotFp8 {
+    #[error("{file}: tensor {tensor} is {found}, and was {expected} before; start again")]
+    NotRounded {
         /// The file.
         file: PathBuf,
         /// The tensor.
         tensor: String,
+        /// Form that the tensor had.
+        expected: &'static str,
         /// Type of the tensor in the file.
         found: String,
     },

@@ -78,6 +78,11 @@ impl Case {
         self.model.layers.iter().any(|layer| layer.norms.after())
     }
 
+    /// Returns true for attention with sinks.
+    fn has_sinks(&self) -> bool {
+        self.model.attentions().any(|layer| layer.sinks)
+    }
+
     /// Returns true for a mixture of experts.
     fn is_mixture(&self) -> bool {
         let mixed = |layer: &LayerSpec| matches!(layer.mlp, Mlp::Experts(_));
@@ -94,7 +99,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 40] = [
+const CASES: [&str; 42] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -124,6 +129,8 @@ const CASES: [&str; 40] = [
     "glm4_moe",
     "minimax_m2",
     "granite_moe",
+    "gpt_oss",
+    "gpt_oss_mxfp4",
     "granite",
     "smollm3",
     "smollm3_windows",
@@ -147,10 +154,11 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats and mixtures of experts.
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit and 4-bit floats, mixtures of
+/// experts, and attention with sinks.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
     let floats = |case: &Case| case.model.checkpoint == CheckpointFormat::Floats;
-    cases().filter(move |(_, case)| floats(case) && !case.is_mixture())
+    cases().filter(move |(_, case)| floats(case) && !case.is_mixture() && !case.has_sinks())
 }
 
 fn cpu(dtype: Dtype) -> Factory<CpuBackend> {

@@ -94,7 +94,14 @@ fn a_second_start_reads_what_the_first_packed() {
 
 #[test]
 fn every_rank_has_a_file_of_its_own() {
-    for name in ["qwen3", "qwen3_moe", "glm4_moe", "granite_moe"] {
+    for name in [
+        "qwen3",
+        "qwen3_moe",
+        "glm4_moe",
+        "granite_moe",
+        "gpt_oss",
+        "gpt_oss_mxfp4",
+    ] {
         ranks_have_files(name);
     }
 }

@@ -37,6 +37,9 @@ pub struct AttentionSpec {
     pub qkv_bias: bool,
     /// True if the output projection has a bias.
     pub output_bias: bool,
+    /// True if each query head has a sink (Xiao et al., arXiv:2309.17453): a score that joins the
+    /// softmax beside those of positions, and weighs no value.
+    pub sinks: bool,
     /// Names of the tensors.
     pub names: AttentionNames,
 }
@@ -59,6 +62,8 @@ pub struct AttentionNames {
     pub query_norm: String,
     /// Norm of the keys.
     pub key_norm: String,
+    /// Sinks of the query heads: the whole name, as they are no projection.
+    pub sinks: String,
 }
 
 /// Names of Llama, and of the families that are written as Llamas.
@@ -72,6 +77,7 @@ impl Default for AttentionNames {
             output: name("self_attn.o_proj"),
             query_norm: name("self_attn.q_norm"),
             key_norm: name("self_attn.k_norm"),
+            sinks: name("self_attn.sinks"),
         }
     }
 }
@@ -191,6 +197,7 @@ impl AttentionSpec {
             qk_norm: QkNorm::None,
             qkv_bias: false,
             output_bias: false,
+            sinks: false,
             names: AttentionNames::default(),
         }
     }

@@ -91,7 +91,7 @@ impl Default for GatedMlpNames {
     }
 }
 
-/// Sizes of a mixture of experts, each of which is a gated MLP without biases.
+/// Sizes of a mixture of experts, each of which is a gated MLP.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExpertsSpec {
     /// Number of experts that the router chooses from.
@@ -100,12 +100,32 @@ pub struct ExpertsSpec {
     pub active: usize,
     /// Columns between the projections of one expert.
     pub width: usize,
+    /// Function from gate and up to these columns.
+    pub gate: ExpertGate,
     /// Rule by which experts are chosen and weighed.
     pub routing: Routing,
+    /// True if the router has a bias, which is a part of its scores.
+    pub router_bias: bool,
     /// Expert that every position goes through, with the weight one; `None` if there is none.
     pub shared: Option<SharedExpert>,
     /// Names of the tensors.
     pub names: ExpertsNames,
+}
+
+/// Function from the gate and up projections of an expert to the columns behind them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExpertGate {
+    /// `silu(gate) · up`.
+    Silu,
+    /// gpt-oss's: `g · σ(alpha · g) · (u + 1)`, where `g` is the gate, at most `limit`, and `u` the
+    /// up projection, between `-limit` and `limit`.
+    Clamped {
+        /// Bound of both projections, above zero.
+        limit: f32,
+        /// Factor inside of the logistic function.
+        alpha: f32,
+    },
 }
 
 /// Rule by which a router chooses experts, and weighs their results.
@@ -211,6 +231,18 @@ pub enum ExpertTensors {
         gate_up: String,
         /// Projections to the residual stream, `[experts, hidden, width]`.
         down: String,
+    },
+    /// Two tensors hold the matrices of all experts, one behind the other, with a gate's row and
+    /// an up's row in turn. Floats lie turned around, with inputs before outputs. MXFP4 lies
+    /// otherwise, with outputs before inputs, in two tensors for each name: `_blocks` and
+    /// `_scales`.
+    Interleaved {
+        /// Gates and ups, `[experts, hidden, 2·width]`.
+        gate_up: String,
+        /// Projections to the residual stream, `[experts, width, hidden]`.
+        down: String,
+        /// True if both have biases, whose names end in `_bias`.
+        bias: bool,
     },
 }
 

@@ -1,4 +1,4 @@
-use lockstep_types::{CheckpointFormat, ModelConfig};
+use lockstep_types::{CheckpointFormat, ModelConfig, Mxfp4Checkpoint, TensorNames};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -18,7 +18,7 @@ fn load(quantization: &Value) -> Result<ModelConfig, String> {
 fn block(quantization: &Value) -> Option<[usize; 2]> {
     match load(quantization).expect("served").checkpoint {
         CheckpointFormat::Fp8(fp8) => fp8.block,
-        CheckpointFormat::Floats => panic!("{quantization} is FP8"),
+        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => panic!("{quantization} is FP8"),
     }
 }
 
@@ -222,6 +222,43 @@ fn tensors_say_which_projections_are_floats() {
         panic!("it is FP8");
     };
     assert_eq!(fp8.floats, ["1.mlp.up_proj", "1.self_attn.o_proj"]);
+}
+
+/// The exceptions among stacks of experts are floats. Other tensors do not count.
+#[test]
+fn tensors_say_which_stacks_are_floats() {
+    let names = TensorNames::default();
+    let dir = tempfile::tempdir().expect("a folder");
+    let stack = |layer: usize, name: &str, dtype: &str, shape: &[usize]| {
+        let name = format!("model.layers.{layer}.{name}");
+        let bytes = shape.iter().product::<usize>() * if dtype == "U8" { 1 } else { 2 };
+        (name, dtype.to_owned(), shape.to_vec(), bytes)
+    };
+    let tensors = [
+        stack(0, "mlp.experts.gate_up_proj_blocks", "U8", &[2, 4, 1, 16]),
+        stack(0, "mlp.experts.gate_up_proj_scales", "U8", &[2, 4, 1]),
+        stack(0, "mlp.experts.gate_up_proj_bias", "BF16", &[2, 4]),
+        stack(1, "mlp.experts.down_proj", "BF16", &[2, 2, 4]),
+        stack(1, "self_attn.q_proj.weight", "BF16", &[4, 4]),
+    ];
+    let (mut header, mut end) = (serde_json::Map::new(), 0);
+    for (name, dtype, shape, bytes) in tensors {
+        let place = json!({"dtype": dtype, "shape": shape, "data_offsets": [end, end + bytes]});
+        header.insert(name, place);
+        end += bytes;
+    }
+    let text = Value::from(header).to_string();
+    let file = [
+        &(text.len() as u64).to_le_bytes()[..],
+        text.as_bytes(),
+        &vec![0; end],
+    ]
+    .concat();
+    std::fs::write(dir.path().join("model.safetensors"), file).expect("written");
+    let format = CheckpointFormat::Mxfp4(Mxfp4Checkpoint { floats: Vec::new() });
+    let found = super::with_floats(format, dir.path(), &names);
+    let floats = vec!["1.mlp.experts.down_proj".to_owned()];
+    assert_eq!(found, CheckpointFormat::Mxfp4(Mxfp4Checkpoint { floats }));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Mixtures of experts, as the keys of `config.json` describe them.
 
-use lockstep_types::{ExpertsNames, ExpertsSpec, ModelConfigError, Routing};
+use lockstep_types::{ExpertGate, ExpertsNames, ExpertsSpec, ModelConfigError, Routing};
 
 use super::dense;
 use crate::raw::Raw;
@@ -33,7 +33,9 @@ pub(super) fn read(
         count,
         active,
         width: config.required(width)?,
+        gate: ExpertGate::Silu,
         routing,
+        router_bias: false,
         shared: None,
         names,
     })

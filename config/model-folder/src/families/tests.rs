@@ -1,4 +1,5 @@
 mod factors;
+mod gpt_oss;
 mod layers;
 
 use lockstep_types::{AttentionSpec, ModelConfig, QkNorm, RopeConfig, RopeScaling};

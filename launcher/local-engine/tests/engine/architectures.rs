@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 40] = [
+const MODELS: [&str; 42] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -45,6 +45,8 @@ const MODELS: [&str; 40] = [
     "glm4_moe",
     "minimax_m2",
     "granite_moe",
+    "gpt_oss",
+    "gpt_oss_mxfp4",
     "granite",
     "smollm3",
     "smollm3_windows",
@@ -94,6 +96,24 @@ fn experts_are_refused_on_gpus() {
         }
         let chosen = setup.config_on(DeviceArg::Auto).unwrap().device.kind;
         assert_eq!(chosen == DeviceKind::Cuda, served, "{name}");
+    }
+}
+
+/// So does attention with sinks.
+#[test]
+fn sinks_are_refused_on_gpus() {
+    for name in ["gpt_oss", "gpt_oss_mxfp4"] {
+        let setup = Setup {
+            context: 256,
+            ..Setup::random(name, Dtype::Bfloat16, 1)
+        };
+        let error = setup.config_on(DeviceArg::Cuda).err().unwrap().to_string();
+        let named = ["processors alone", "MXFP4"]
+            .iter()
+            .any(|why| error.contains(why));
+        assert!(named && error.contains("--device cpu"), "{error}");
+        let chosen = setup.config_on(DeviceArg::Auto).unwrap().device.kind;
+        assert_eq!(chosen, DeviceKind::Cpu, "{name}");
     }
 }
 

@@ -11,7 +11,7 @@
 //!   does so on GPUs.
 //! - [`two_caches`] has a model with two groups of layers.
 //! - [`windows`] has a model with sliding windows in some layers, [`experts`] one with mixtures of
-//!   experts.
+//!   experts, and [`gpt_oss`] one with both, and with sinks.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`constraints`] checks constrained outputs; the random requests of all others have some, too.
 //! - [`budgets`] limits the reasoning before outputs.
@@ -31,6 +31,7 @@ mod depth;
 mod experts;
 mod forced;
 mod goldens;
+mod gpt_oss;
 mod lengths;
 mod load;
 mod matrix;

@@ -11,8 +11,9 @@ use lockstep_config::{
 use lockstep_devices::{DeviceFootprint, Registry};
 use lockstep_local_engine::{LocalEngine, LocalOptions, MaskPlace};
 use lockstep_types::{
-    DeviceKind, Dtype, EngineConfig, ExpertTensors, ExpertsNames, ExpertsSpec, Footprint as _,
-    GatedMlpNames, LoadFormat, Mlp, ModelConfig, Routing,
+    CheckpointFormat, DeviceKind, Dtype, EngineConfig, ExpertGate, ExpertTensors, ExpertsNames,
+    ExpertsSpec, Footprint as _, GatedMlpNames, LoadFormat, Mlp, ModelConfig, Mxfp4Checkpoint,
+    Routing,
 };
 
 use crate::policies::Policy;
@@ -117,6 +118,9 @@ pub enum Layers {
     Experts,
     /// Windows of [`WINDOWS`] in turn. The texts that the layers were trained for are gone.
     Windows,
+    /// Random weights, and layers of gpt-oss: [`WINDOWS`] in turn, sinks, and experts in MXFP4
+    /// with biases and bounded gates.
+    GptOss,
 }
 
 /// A window that hides the ancestors of a tree's nodes, none, and one of more than a page.
@@ -128,13 +132,19 @@ impl Layers {
             Self::Trained => {}
             Self::TwoCaches => mix_caches(model),
             Self::Experts => mix_experts(model),
-            Self::Windows => {
-                let windows = WINDOWS.map(|window| window.and_then(NonZeroUsize::new));
-                for (layer, window) in model.layers.iter_mut().zip(windows.into_iter().cycle()) {
-                    layer.attention_mut().window = window;
-                }
+            Self::Windows => give_windows(model),
+            Self::GptOss => {
+                give_windows(model);
+                be_gpt_oss(model);
             }
         }
+    }
+}
+
+fn give_windows(model: &mut ModelConfig) {
+    let windows = WINDOWS.map(|window| window.and_then(NonZeroUsize::new));
+    for (layer, window) in model.layers.iter_mut().zip(windows.into_iter().cycle()) {
+        layer.attention_mut().window = window;
     }
 }
 
@@ -324,7 +334,9 @@ fn mix_experts(model: &mut ModelConfig) {
             count: 9,
             active: 3,
             width: 44,
+            gate: ExpertGate::Silu,
             routing: Routing::softmax(true),
+            router_bias: false,
             shared: None,
             names: ExpertsNames {
                 router: "router".to_owned(),
@@ -332,6 +344,37 @@ fn mix_experts(model: &mut ModelConfig) {
                 experts: ExpertTensors::Single {
                     prefix: "experts".to_owned(),
                     expert: GatedMlpNames::default(),
+                },
+            },
+        });
+    }
+}
+
+/// Gives all layers sinks, and 6 experts, of which a token goes through 2.
+fn be_gpt_oss(model: &mut ModelConfig) {
+    model.load_format = LoadFormat::Dummy;
+    model.checkpoint = CheckpointFormat::Mxfp4(Mxfp4Checkpoint { floats: Vec::new() });
+    for layer in &mut model.layers {
+        let attention = layer.attention_mut();
+        (attention.sinks, attention.qkv_bias, attention.output_bias) = (true, true, true);
+        layer.mlp = Mlp::Experts(ExpertsSpec {
+            count: 6,
+            active: 2,
+            width: 64,
+            gate: ExpertGate::Clamped {
+                limit: 1.0,
+                alpha: 1.702,
+            },
+            routing: Routing::softmax(true),
+            router_bias: true,
+            shared: None,
+            names: ExpertsNames {
+                router: "router".to_owned(),
+                correction: String::new(),
+                experts: ExpertTensors::Interleaved {
+                    gate_up: "experts.gate_up".to_owned(),
+                    down: "experts.down".to_owned(),
+                    bias: true,
                 },
             },
         });

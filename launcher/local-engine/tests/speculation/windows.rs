@@ -63,7 +63,7 @@ fn answers_of_small(setup: &Setup, jobs: &[Job]) -> Vec<lockstep_local_engine::C
 
 /// Prompts that begin alike for as long as the widest window, one position more or less, and up
 /// to the ends of pages.
-fn jobs_with_stems(page: usize) -> Vec<Job> {
+pub fn jobs_with_stems(page: usize) -> Vec<Job> {
     let widest = WINDOWS.iter().flatten().max().copied().unwrap_or(0);
     let all = GOLDENS.iter().flat_map(|golden| &golden.prompt_ids);
     let stem: Vec<u32> = all.copied().take(3 * 64 + 1).collect();

@@ -31,6 +31,8 @@ pub(crate) struct Call<'a> {
     pub layer: usize,
     pub qkv: &'a [f32],
     pub shape: &'a AttentionShape,
+    /// Sinks of the query heads, if they have some.
+    pub sinks: Option<&'a [f32]>,
     pub inputs: &'a CpuInputs,
     pub joins: &'a [Join],
     pub partials: Shared<'a, f32>,

@@ -214,9 +214,18 @@ multiversion! {
 }
 
 multiversion! {
-    /// Turns weighted sums into the weighted mean; into zeros for a query that saw nothing.
-    pub(crate) fn finish(state: &State, sums: &mut [f32]) {
-        let scale = if state.is_empty() { 0.0 } else { 1.0 / state.sum };
+    /// Turns weighted sums into the weighted mean; into zeros for a query that saw nothing. A sink
+    /// is a score in powers of two, beside those that were seen.
+    pub(crate) fn finish(state: &State, sink: Option<f32>, sums: &mut [f32]) {
+        let scale = match sink {
+            _ if state.is_empty() => 0.0,
+            None => 1.0 / state.sum,
+            Some(sink) => {
+                let max = larger(sink, state.max);
+                let seen = exp2_nonpositive(state.max - max);
+                seen / (state.sum * seen + exp2_nonpositive(sink - max))
+            }
+        };
         sums.iter_mut().for_each(|sum| *sum *= scale);
     }
 }

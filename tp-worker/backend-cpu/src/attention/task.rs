@@ -283,7 +283,10 @@ impl Call<'_> {
             // SAFETY: tasks and joins cover disjoint (token, head) pairs.
             let out = unsafe { self.out.slice(start..start + head_dim) };
             self.order().restore(&acc[..head_dim], out);
-            finish(self.isa, state, out);
+            let sink = self
+                .sinks
+                .map(|sinks| sinks[head] * std::f32::consts::LOG2_E);
+            finish(self.isa, state, sink, out);
         }
     }
 }

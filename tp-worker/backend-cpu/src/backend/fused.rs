@@ -113,6 +113,13 @@ impl CpuBackend {
         if let Some(correction) = w.correction {
             assert_eq!(correction.0.len(), count - w.shared, "each expert has one");
         }
+        let biased = |biases: Option<&CpuVector>, rows| {
+            biases.is_none_or(|biases| biases.0.len() == count * rows)
+        };
+        assert!(
+            biased(w.gate_up_bias, 2 * columns) && biased(w.down_bias, outputs),
+            "biases of experts have one value per output"
+        );
         gate_up.expect(choices, 2 * columns, "gate and up of experts");
         activated.expect(choices, columns, "the activations of experts");
         products.expect(choices, outputs, "the experts' products");

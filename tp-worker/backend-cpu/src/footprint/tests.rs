@@ -5,16 +5,18 @@ use lockstep_backend::{
     WeightFormat,
 };
 use lockstep_collective::Single;
-use lockstep_types::{Dtype, KvCacheDtype, Routing};
+use lockstep_types::{Dtype, ExpertGate, KvCacheDtype, Routing};
 
 use super::CpuMemory;
 use crate::{CpuBackend, CpuOptions, Isa};
 
-const FORMS: [(Dtype, WeightFormat); 4] = [
+const FORMS: [(Dtype, WeightFormat); 6] = [
     (Dtype::Bfloat16, WeightFormat::Float),
     (Dtype::Float32, WeightFormat::Float),
     (Dtype::Bfloat16, WeightFormat::Int8),
     (Dtype::Float32, WeightFormat::Int4),
+    (Dtype::Bfloat16, WeightFormat::Fp8 { group: 32 }),
+    (Dtype::Bfloat16, WeightFormat::Mxfp4),
 ];
 
 /// A backend on one thread, and its memory as computed beforehand.
@@ -83,11 +85,12 @@ fn weights_take_what_is_charged() {
         let (_, memory) = backend(Isa::Scalar, dtype);
         memory.matrix_bytes(shape(rows, cols, format))
     };
-    let [bf16, f32, int8, int4] = FORMS;
+    let [bf16, f32, int8, int4, _, mxfp4] = FORMS;
     assert_eq!(bytes(bf16, 33, 5), 64 * 6 * 2);
     assert_eq!(bytes(f32, 33, 5), 64 * 5 * 4);
     assert_eq!(bytes(int8, 32, 128), 32 * (128 + 2));
     assert_eq!(bytes(int4, 32, 256), 32 * 2 * (64 + 4));
+    assert_eq!(bytes(mxfp4, 32, 256), 32 * 2 * (64 + 4));
 }
 
 #[test]
@@ -207,7 +210,7 @@ fn attend(backend: &mut CpuBackend, shape: &AttentionShape, tokens: u32) {
     let limits = InputLimits::of(&batch, tokens as usize);
     let mut inputs = backend.inputs(&limits).unwrap();
     backend.stage(&batch, &mut inputs).unwrap();
-    backend.attention(&mut cache, 0, &qkv, shape, &inputs, &mut out);
+    backend.attention(&mut cache, 0, &qkv, shape, None, &inputs, &mut out);
 }
 
 #[test]
@@ -273,7 +276,10 @@ fn mix(backend: &mut CpuBackend, rows: usize, shape: &ExpertsShape) {
         routing: Routing::softmax(true),
         correction: None,
         gate_up: &matrices[0],
+        gate_up_bias: None,
+        gate: ExpertGate::Silu,
         down: &matrices[1],
+        down_bias: None,
     };
     backend
         .experts(&x, &mut scores, experts, space, &mut out)

@@ -20,6 +20,8 @@ mod scalar;
 #[cfg(test)]
 mod tests;
 
+pub(super) use scalar::Fused;
+
 use super::prefetch::STREAMS;
 use super::tile::{Dot, LANES, PANEL, Tile};
 use super::tiles::{Element, Tiles};

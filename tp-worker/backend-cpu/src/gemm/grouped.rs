@@ -20,6 +20,8 @@ use crate::pool::Pool;
 #[derive(Clone, Copy)]
 pub(crate) struct Groups<'a> {
     pub matrices: &'a [CpuMatrix],
+    /// Biases of all matrices, one behind the other.
+    pub biases: Option<&'a [f32]>,
     /// First row of each matrix, and behind the last matrix the number of all rows.
     pub starts: &'a [u32],
 }
@@ -104,6 +106,7 @@ struct Job<'a> {
 /// The rows of one matrix.
 struct Group<'a> {
     w: &'a CpuMatrix,
+    bias: Option<&'a [f32]>,
     tiles: &'static Tiles,
     first: usize,
     rows: usize,
@@ -123,8 +126,10 @@ impl<'a> Job<'a> {
         let [first, end] = [starts[number], starts[number + 1]].map(|at| at as usize);
         let rows = end - first;
         let tiles = w.format.tiles(self.isa, rows.max(1));
+        let outputs = number * w.rows..(number + 1) * w.rows;
         Group {
             w,
+            bias: self.groups.biases.map(|biases| &biases[outputs]),
             tiles,
             first,
             rows,
@@ -216,7 +221,7 @@ impl<'a> Job<'a> {
             isa: self.isa,
             tiles,
             w,
-            bias: None,
+            bias: group.bias,
             rows: group.rows,
             height: group.height,
             a: &packed[start..start + group.rows * tiles.input.len(w.cols)],

@@ -1,5 +1,6 @@
 //! Paged attention against contiguous attention in f64.
 
+mod sinks;
 mod softcaps;
 mod tiles;
 mod together;
@@ -231,7 +232,8 @@ proptest! {
         window in window(),
         seed: u64,
     ) {
-        let world = World::new(kv_heads * group, kv_heads, 2 * half, &lengths, seed).within(window);
+        let world = World::new(kv_heads * group, kv_heads, 2 * half, &lengths, seed).within(window)
+            .beside_sinks(seed.is_multiple_of(2));
         for (isa, dtype) in variants() {
             for kv_dtype in kv_dtypes(dtype, 2 * half) {
                 let base = Run { page_size: 16, kv_dtype, seed };

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use lockstep_backend::{ExpertSpace, Experts, Holds, Linear, Memory as _, Ops as _, WeightFormat};
 use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuTensor, Isa};
-use lockstep_types::{Dtype, RouterWeights, Routing};
+use lockstep_types::{Dtype, ExpertGate, RouterWeights, Routing};
 
 use crate::machine::{Values, backend, bits, matrix_in, tensor, variants};
 
@@ -24,8 +24,12 @@ struct Case {
     correction: Option<Vec<f32>>,
     x: Vec<f32>,
     scores: Vec<f32>,
+    gate: ExpertGate,
     gate_up: Vec<CpuMatrix>,
     down: Vec<CpuMatrix>,
+    /// Biases of gates and ups, and of the projections behind them, of all experts; of none where
+    /// they are empty.
+    biases: [Vec<f32>; 2],
 }
 
 impl Case {
@@ -49,6 +53,12 @@ impl Case {
             let matrix = |_| matrix_in(backend, format, &values.floats(rows * cols), cols);
             (0..count + shared).map(matrix).collect()
         };
+        let (gate_up, down) = (matrices(2 * COLUMNS, IN), matrices(OUT, COLUMNS));
+        let biased = if count.is_multiple_of(4) {
+            count + shared
+        } else {
+            0
+        };
         Self {
             active,
             shared,
@@ -62,8 +72,16 @@ impl Case {
                 corrected: active == 3,
             },
             correction,
-            gate_up: matrices(2 * COLUMNS, IN),
-            down: matrices(OUT, COLUMNS),
+            gate: match count % 4 {
+                0 => ExpertGate::Clamped {
+                    limit: 0.75,
+                    alpha: 1.5,
+                },
+                _ => ExpertGate::Silu,
+            },
+            gate_up,
+            down,
+            biases: [2 * COLUMNS, OUT].map(|rows| values.floats(biased * rows)),
             x: values.floats(rows * IN),
             scores,
         }
@@ -83,6 +101,11 @@ impl Case {
         let choices = rows.len() * (self.active + self.shared);
         let correction = self.correction.as_ref();
         let correction = correction.map(|values| backend.load_vector(values).unwrap());
+        let loaded = |biases: &Vec<f32>| {
+            let some = !biases.is_empty();
+            some.then(|| backend.load_vector(biases).unwrap())
+        };
+        let [gate_up_bias, down_bias] = self.biases.each_ref().map(loaded);
         let mut space = |rows, width| {
             let mut space = backend.tensor(rows, width, Holds::Sum).unwrap();
             space.values_mut().fill(f32::NAN);
@@ -103,7 +126,10 @@ impl Case {
             routing: self.routing,
             correction: correction.as_ref(),
             gate_up: &self.gate_up,
+            gate_up_bias: gate_up_bias.as_ref(),
+            gate: self.gate,
             down: &self.down,
+            down_bias: down_bias.as_ref(),
         };
         backend
             .experts(&x, &mut scores, experts, space, &mut out)
@@ -136,6 +162,16 @@ impl Case {
         chosen.chain(shared).collect()
     }
 
+    fn gated(&self, gate: f32, up: f32) -> f32 {
+        match self.gate {
+            ExpertGate::Silu => gate / (1.0 + (-gate).exp()) * up,
+            ExpertGate::Clamped { limit, alpha } => {
+                let gate = gate.min(limit);
+                gate / (1.0 + (-alpha * gate).exp()) * (up.clamp(-limit, limit) + 1.0)
+            }
+        }
+    }
+
     /// Returns a row of the output, from products and activations of one row and expert at a
     /// time; and the size of its terms.
     fn plain(&self, backend: &mut CpuBackend, row: usize) -> Vec<(f64, f64)> {
@@ -148,14 +184,22 @@ impl Case {
                 out
             };
             let gate_up = product(&x, &self.gate_up[expert], 2 * COLUMNS);
-            let (gate, up) = gate_up.values().split_at(COLUMNS);
-            let silu = |(gate, up): (&f32, &f32)| gate / (1.0 + (-gate).exp()) * up;
-            let activated: Vec<f32> = gate.iter().zip(up).map(silu).collect();
+            let [of_gate_up, of_down] = self.biases.each_ref().map(|biases| {
+                let rows = biases.len() / self.gate_up.len();
+                &biases[expert * rows..(expert + 1) * rows]
+            });
+            let mut biased = gate_up.values().to_vec();
+            let biases = biased.iter_mut().zip(of_gate_up);
+            biases.for_each(|(value, bias)| *value += bias);
+            let (gate, up) = biased.split_at(COLUMNS);
+            let gated = |(gate, up): (&f32, &f32)| self.gated(*gate, *up);
+            let activated: Vec<f32> = gate.iter().zip(up).map(gated).collect();
             let activated = tensor(backend, &activated, COLUMNS);
             let mut out = backend.tensor(1, OUT, Holds::Sum).unwrap();
             backend.matmul(&activated, Linear::unbiased(&self.down[expert]), &mut out);
-            for ((sum, size), value) in sums.iter_mut().zip(out.values()) {
-                *sum += weight * f64::from(*value);
+            for (at, ((sum, size), value)) in sums.iter_mut().zip(out.values()).enumerate() {
+                let value = value + of_down.get(at).unwrap_or(&0.0);
+                *sum += weight * f64::from(value);
                 *size += weight * f64::from(value.abs());
             }
         }

@@ -12,6 +12,7 @@ mod fp8;
 mod machine;
 mod matmul;
 mod moves;
+mod mxfp4;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod permission;
 mod quantized;

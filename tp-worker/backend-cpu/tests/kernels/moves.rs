@@ -177,7 +177,7 @@ impl Tokens {
             .tensor(count, HEADS.out_width(), Holds::Operand)
             .unwrap();
         let inputs = staged(backend, &batch, self.page_size);
-        backend.attention(cache, layer, &qkv, &HEADS, &inputs, &mut out);
+        backend.attention(cache, layer, &qkv, &HEADS, None, &inputs, &mut out);
         out.values().to_vec()
     }
 }

@@ -136,6 +136,8 @@ impl Ops for CudaBackend {
         layer: usize,
         qkv: &CudaTensor,
         shape: &AttentionShape,
+        // Kernels of heads with sinks are refused.
+        _: Option<&Buffer<f32>>,
         inputs: &Inputs,
         out: &mut CudaTensor,
     ) {

@@ -48,7 +48,9 @@ impl FloatLoader {
             HostMatrix::Floats(source) => {
                 self.uploads.matrix(device.stream, source, &mut floats)?;
             }
-            HostMatrix::Fp8(_) => return Err(super::unserved()),
+            HostMatrix::Turned(_) | HostMatrix::Fp8(_) | HostMatrix::Mxfp4(_) => {
+                return Err(super::unserved());
+            }
             HostMatrix::Random(random) => self.generate(device, random, &mut floats)?,
         }
         Ok(CudaMatrix { floats, rows, cols })

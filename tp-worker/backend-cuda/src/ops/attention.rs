@@ -342,8 +342,14 @@ fn check(shape: &AttentionShape, cached: Element) -> Result<(), CudaError> {
         heads,
         kv_heads,
         head_dim,
+        sinks,
         ..
     } = *shape;
+    if sinks {
+        return Err(CudaError::Unsupported(
+            "attention with sinks runs on processors alone: give --device cpu".to_owned(),
+        ));
+    }
     if kv_heads == 0 || !heads.is_multiple_of(kv_heads) || heads == 0 {
         return Err(CudaError::Unsupported(format!(
             "{heads} query heads do not divide among {kv_heads} key heads"

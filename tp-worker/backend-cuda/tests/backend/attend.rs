@@ -110,6 +110,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, way: Way) -> Vec<Vec<f32>> {
             k_norm: Some(&k_norm),
             eps: 1e-6,
             rope: &rope,
+            sinks: None,
             next: None,
         };
         let before = calls(c"cuLaunchKernelEx");
@@ -132,7 +133,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, way: Way) -> Vec<Vec<f32>> {
             gpu.head_norm(&mut qkv, &SHAPE, 0..4, &q_norm, 1e-6);
             gpu.head_norm(&mut qkv, &SHAPE, 4..6, &k_norm, 1e-6);
             gpu.rope(&mut qkv, &SHAPE, &rope, &inputs);
-            gpu.attention(&mut cache, 1, &qkv, &SHAPE, &inputs, &mut out);
+            gpu.attention(&mut cache, 1, &qkv, &SHAPE, None, &inputs, &mut out);
         }
         all.push(read(&mut gpu, &out));
     }

@@ -173,7 +173,7 @@ fn attend(
     let qkv = tensor(gpu, qkv, HEADS.qkv_width(), Holds::Sum);
     let out = gpu.tensor(cells.len(), HEADS.out_width(), Holds::Operand);
     let mut out = out.unwrap();
-    gpu.attention(cache, 0, &qkv, &HEADS, &inputs.unwrap(), &mut out);
+    gpu.attention(cache, 0, &qkv, &HEADS, None, &inputs.unwrap(), &mut out);
     read(gpu, &out)
 }
 

@@ -283,7 +283,7 @@ fn attended(
     let mut out = out.unwrap();
     let moves: Vec<(u32, u32)> = (0..tokens as u32).map(|cell| (cell, cell)).collect();
     let (used, ()) = taken(context, || {
-        gpu.attention(&mut cache, 0, &qkv, shape, &inputs, &mut out);
+        gpu.attention(&mut cache, 0, &qkv, shape, None, &inputs, &mut out);
         gpu.copy_cells(&mut cache, &moves);
     });
     (used, (inputs, cache, qkv, out))

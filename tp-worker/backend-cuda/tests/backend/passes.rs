@@ -208,6 +208,7 @@ impl Layer {
             k_norm: None,
             eps,
             rope: &self.rope,
+            sinks: None,
             next: None,
         };
         gpu.attend(&mut self.cache, 0, qkv, &op, &self.inputs, attended);

@@ -89,14 +89,20 @@ pub trait Ops: Memory {
     /// Writes keys and values of every token of `qkv` to its cell in the cache's group
     /// ([`Batch::cells`]), then attends as layer `layer` of the cache. Each query sees its
     /// request's positions `0..=own position`, or those of its row's mask, and of these the ones
-    /// in the window ([`AttentionShape::visible`]); a query that sees nothing gets zeros. `qkv` is `[n, (heads + 2·kv_heads)·head_dim]`, `out`
-    /// `[n, heads·head_dim]`.
+    /// in the window ([`AttentionShape::visible`]); a query that sees nothing gets zeros. `qkv` is
+    /// `[n, (heads + 2·kv_heads)·head_dim]`, `out` `[n, heads·head_dim]`.
+    ///
+    /// `sinks` are the sinks `[heads]` of a shape that has some: head `h` weighs each position by
+    /// `exp(score) / (Σ exp(scores) + exp(sinks[h]))`. Neither factor nor bound of scores is for
+    /// them.
+    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
     fn attention(
         &mut self,
         cache: &mut Self::KvCache,
         layer: usize,
         qkv: &Self::Tensor,
         shape: &AttentionShape,
+        sinks: Option<&Self::Vector>,
         inputs: &Self::Inputs,
         out: &mut Self::Tensor,
     );
@@ -153,7 +159,8 @@ pub trait Ops: Memory {
     /// afterwards is unspecified, become weights in f32, as [`Experts::routing`] says. The experts
     /// of a row are those of the [`Experts::active`] largest weights, corrected if there is a
     /// correction, of equal ones the lower; and the shared ones. Then
-    /// `out = Σ weight · down(silu(gate(x)) · up(x))` over these, added by ascending expert.
+    /// `out = Σ weight · down(f(gate(x), up(x)))` over these, with the function [`Experts::gate`],
+    /// added by ascending expert.
     ///
     /// Devices of which [`Memory::serves_format`] serves matrices of [`MatrixRole::Router`] have
     /// the operation.

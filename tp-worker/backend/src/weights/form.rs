@@ -16,8 +16,12 @@ pub trait HostForm<'a>: Sync {
     /// Returns the places of the rows in files, top to bottom; empty if no file holds them.
     fn blocks(&self) -> &[HostBlock<'a>];
 
-    /// Returns the matrix with the rows of all [`Self::blocks`] one behind the other in
-    /// `bytes`.
+    /// Returns all that files hold of the matrix: lists of places, each with the bytes of a row.
+    fn parts(&self) -> Vec<(&[HostBlock<'a>], usize)> {
+        vec![(self.blocks(), self.row_bytes())]
+    }
+
+    /// Returns the matrix with the rows of all [`Self::parts`] one behind the other in `bytes`.
     fn with_rows<'b>(&self, bytes: &'b [u8]) -> HostMatrix<'b>;
 
     /// Writes the values of row `row`, from column `from` on, to `values`. The values of a row

@@ -24,6 +24,13 @@ pub(crate) struct Fused {
     pub taken: Vec<Range<usize>>,
 }
 
+impl Fused {
+    /// Lists the outputs `taken` of a projection of `rows` outputs.
+    pub fn of(name: String, rows: usize, taken: Vec<Range<usize>>) -> Self {
+        Self { name, rows, taken }
+    }
+}
+
 impl Linear<Listed> {
     /// Lists a column-parallel projection: some outputs of each of `parts`, one below the
     /// other, over all `inputs`.
@@ -42,6 +49,7 @@ impl Linear<Listed> {
             bias: bias.then(|| VectorPart {
                 tensors: tensors("bias"),
                 plus_one: false,
+                stack: 1,
             }),
         }
     }
@@ -57,14 +65,14 @@ impl Linear<Listed> {
     ) -> Self {
         Self {
             weight: MatrixPart {
-                tensors: vec![TensorRows {
-                    name: format!("{name}.weight"),
-                    rows: outputs,
-                    taken: vec![Range {
+                tensors: vec![TensorRows::of(
+                    format!("{name}.weight"),
+                    outputs,
+                    vec![Range {
                         start: 0,
                         end: outputs,
                     }],
-                }],
+                )],
                 width: inputs,
                 columns: taken,
                 role: MatrixRole::Projection,
@@ -81,11 +89,7 @@ impl Linear<Listed> {
 
 /// Returns the rows that are taken of the tensor in which all `parts` lie, one below the other.
 fn tensor(parts: &[Fused], kind: &str) -> TensorRows {
-    let mut found = TensorRows {
-        name: format!("{}.{kind}", parts[0].name),
-        rows: 0,
-        taken: Vec::new(),
-    };
+    let mut found = TensorRows::of(format!("{}.{kind}", parts[0].name), 0, Vec::new());
     for part in parts {
         let taken = part.taken.iter();
         let taken = taken.map(|range| found.rows + range.start..found.rows + range.end);

@@ -46,7 +46,7 @@ impl MlpVariants {
                 types::Mlp::Gated(spec) => gated.push(GatedMlp::columns(spec, shard)),
                 types::Mlp::Plain(spec) => plain.push(PlainMlp::columns(spec, shard)),
                 types::Mlp::Experts(spec) => {
-                    experts.push(ExpertSizes::of(spec, model.hidden_size, shard));
+                    experts.push(ExpertSizes::of(spec, model, shard));
                 }
             }
         }
@@ -58,11 +58,16 @@ impl MlpVariants {
     }
 }
 
-/// Returns the distinct shapes of a model's mixtures of experts on one rank.
-pub(crate) fn expert_shapes(model: &ModelConfig, shard: &Shard) -> Vec<ExpertsShape> {
-    let sizes = MlpVariants::of(model, shard).experts;
-    let shapes = sizes.iter().map(|sizes| sizes.shape(model.quantization));
-    shapes.collect()
+/// Returns the distinct shapes of the mixtures of experts among a rank's `mlps`, in `model`.
+pub(crate) fn expert_shapes<'m>(
+    model: &ModelConfig,
+    mlps: impl Iterator<Item = &'m Mlp<Listed>>,
+) -> Vec<ExpertsShape> {
+    let shapes = mlps.filter_map(|mlp| match mlp {
+        Mlp::Gated(_) | Mlp::Plain(_) => None,
+        Mlp::Experts(experts) => experts.shape(model),
+    });
+    distinct(shapes)
 }
 
 /// Activations of MLPs, for each kind and each of its variants.

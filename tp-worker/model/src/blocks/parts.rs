@@ -5,10 +5,10 @@
 //! or on a device (every [`Backend`] is a form). Each block lists its tensors once. The list
 //! decides which tensors are read and packed, and how many bytes a device is charged for.
 
-use std::{convert::Infallible, ops::Range};
+use std::{convert::Infallible, fmt, ops::Range};
 
 use lockstep_backend::{Backend, MatrixRole, MatrixShape, WeightFormat};
-use lockstep_types::{ModelConfig, NormKind};
+use lockstep_types::{ModelConfig, Mxfp4Checkpoint, NormKind};
 
 /// Types of a block's tensors at one stage between model and device.
 pub(crate) trait Form {
@@ -57,10 +57,12 @@ pub(crate) struct VectorPart {
     pub tensors: Vec<TensorRows>,
     /// True if the vector is read as one plus what is stored.
     pub plus_one: bool,
+    /// Number of vectors of equal length that lie in each tensor, one behind the other.
+    pub stack: usize,
 }
 
 /// The rows of one tensor that a rank takes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct TensorRows {
     /// Name of the tensor in the checkpoint.
     pub name: String,
@@ -68,6 +70,47 @@ pub(crate) struct TensorRows {
     pub rows: usize,
     /// Ranges of rows that the rank takes, in order. A row may be taken more than once.
     pub taken: Vec<Range<usize>>,
+    /// Distance from one row that is taken of a range to the next; 1 takes each row.
+    pub step: usize,
+    /// Outputs of each matrix of a stack whose floats lie turned around: a row for each input of
+    /// a matrix, and in it a value for each output. `None` for rows of outputs.
+    pub turned: Option<usize>,
+}
+
+/// Names what is unusual only if it is: the keys of packed files are made of this.
+impl fmt::Debug for TensorRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            rows,
+            taken,
+            step,
+            turned,
+        } = self;
+        let mut shown = f.debug_struct("TensorRows");
+        shown.field("name", name).field("rows", rows);
+        shown.field("taken", taken);
+        if *step != 1 {
+            shown.field("step", step);
+        }
+        if let Some(outputs) = turned {
+            shown.field("turned", outputs);
+        }
+        shown.finish()
+    }
+}
+
+impl TensorRows {
+    /// Lists each row of the ranges `taken` of the tensor `name`, which has `rows` rows.
+    pub fn of(name: String, rows: usize, taken: Vec<Range<usize>>) -> Self {
+        Self {
+            name,
+            rows,
+            taken,
+            step: 1,
+            turned: None,
+        }
+    }
 }
 
 impl MatrixPart {
@@ -79,11 +122,7 @@ impl MatrixPart {
     /// Lists the rows `taken` of the table of tokens `name`, `[rows, width]`.
     pub fn table_rows(name: &str, rows: usize, width: usize, taken: Range<usize>) -> Self {
         Self {
-            tensors: vec![TensorRows {
-                name: name.to_owned(),
-                rows,
-                taken: vec![taken],
-            }],
+            tensors: vec![TensorRows::of(name.to_owned(), rows, vec![taken])],
             width,
             columns: 0..width,
             role: MatrixRole::Vocabulary,
@@ -99,15 +138,11 @@ impl MatrixPart {
         }
     }
 
-    /// Lists the rows `taken` of a tensor `[rows, width]` of projections, and of these the columns
-    /// `columns`. The tensor may have more than two dimensions: the first ones count rows.
-    pub fn stacked(
-        name: String,
-        (rows, taken): (usize, Vec<Range<usize>>),
-        (width, columns): (usize, Range<usize>),
-    ) -> Self {
+    /// Lists rows of a tensor `[rows, width]` of projections, and of these the columns `columns`.
+    /// The tensor may have more than two dimensions: the first ones count rows.
+    pub fn stacked(tensor: TensorRows, width: usize, columns: Range<usize>) -> Self {
         Self {
-            tensors: vec![TensorRows { name, rows, taken }],
+            tensors: vec![tensor],
             width,
             columns,
             role: MatrixRole::Projection,
@@ -123,6 +158,9 @@ impl MatrixPart {
     /// checkpoint stay what they are, unless their scales change after too few inputs.
     pub fn format(&self, model: &ModelConfig) -> WeightFormat {
         let floats = WeightFormat::of(model.quantization, self.role);
+        if floats == WeightFormat::Float && self.is_mxfp4(model) {
+            return WeightFormat::Mxfp4;
+        }
         let fp8 = model.checkpoint.fp8(self.role);
         let stored = |name: &str| {
             let module = model.names.module(name);
@@ -135,6 +173,20 @@ impl MatrixPart {
             Some(group) if floats == WeightFormat::Float => WeightFormat::Fp8 { group },
             _ => floats,
         }
+    }
+
+    /// Returns true if the matrix is MXFP4 in the checkpoint of `model`, and the rank's columns
+    /// begin with a group that has an exponent.
+    fn is_mxfp4(&self, model: &ModelConfig) -> bool {
+        let Some(mxfp4) = model.checkpoint.mxfp4() else {
+            return false;
+        };
+        let stored = |tensor: &TensorRows| {
+            let below = model.names.below(&tensor.name);
+            let listed = |below: &str| mxfp4.floats.iter().any(|floats| floats == below);
+            tensor.turned.is_some() && below.is_some_and(|below| !listed(below))
+        };
+        self.columns.start.is_multiple_of(Mxfp4Checkpoint::GROUP) && self.tensors.iter().all(stored)
     }
 
     /// Returns the shape of the matrix on this rank, as a part of `model`.
@@ -151,13 +203,15 @@ impl MatrixPart {
 impl VectorPart {
     /// Lists all `len` elements of the vector `name`.
     pub fn whole(name: String, len: usize) -> Self {
+        Self::part(name, len, 0..len)
+    }
+
+    /// Lists the elements `taken` of the `len` elements of the vector `name`.
+    pub fn part(name: String, len: usize, taken: Range<usize>) -> Self {
         Self {
-            tensors: vec![TensorRows {
-                name,
-                rows: len,
-                taken: vec![Range { start: 0, end: len }],
-            }],
+            tensors: vec![TensorRows::of(name, len, vec![taken])],
             plus_one: false,
+            stack: 1,
         }
     }
 
@@ -165,12 +219,9 @@ impl VectorPart {
     /// a model whose norms are of `kind`.
     pub fn norm(name: &str, kind: NormKind, len: usize, taken: Vec<Range<usize>>) -> Self {
         Self {
-            tensors: vec![TensorRows {
-                name: format!("{name}.weight"),
-                rows: len,
-                taken,
-            }],
+            tensors: vec![TensorRows::of(format!("{name}.weight"), len, taken)],
             plus_one: kind == NormKind::RmsUnitOffset,
+            stack: 1,
         }
     }
 
@@ -181,8 +232,11 @@ impl VectorPart {
 }
 
 fn taken(tensors: &[TensorRows]) -> usize {
-    let ranges = tensors.iter().flat_map(|tensor| &tensor.taken);
-    ranges.map(Range::len).sum()
+    let rows = |tensor: &TensorRows| -> usize {
+        let ranges = tensor.taken.iter();
+        ranges.map(|range| range.len().div_ceil(tensor.step)).sum()
+    };
+    tensors.iter().map(rows).sum()
 }
 
 /// Converts single tensors from the form `F` to another form.

@@ -84,13 +84,23 @@ impl<'a> Convert<Listed> for Locate<'a, '_> {
         };
         let (taken, format) = (all.unwrap_or_else(none), part.format(self.model));
         // Nothing is rounded that the checkpoint was expected to hold rounded.
-        if let (WeightFormat::Fp8 { .. }, HostMatrix::Floats(floats)) = (format, &taken)
-            && let Some(tensor) = part.tensors.first()
+        let found = match &taken {
+            HostMatrix::Floats(floats) => Some(floats.dtype),
+            HostMatrix::Turned(floats) => Some(floats.dtype),
+            HostMatrix::Fp8(_) | HostMatrix::Mxfp4(_) | HostMatrix::Random(_) => None,
+        };
+        let expected = match format {
+            WeightFormat::Fp8 { .. } => Some("F8_E4M3"),
+            WeightFormat::Mxfp4 => Some("MXFP4"),
+            _ => None,
+        };
+        if let (Some(found), Some(expected), Some(tensor)) = (found, expected, part.tensors.first())
         {
-            return Err(ModelError::NotFp8 {
+            return Err(ModelError::NotRounded {
                 file: self.source.file_of(&tensor.name),
                 tensor: tensor.name.clone(),
-                found: format!("{:?}", floats.dtype),
+                expected,
+                found: format!("{found:?}"),
             });
         }
         Ok(FoundMatrix { taken, format })
@@ -108,9 +118,13 @@ impl<'a> Convert<Listed> for Locate<'a, '_> {
 pub(crate) fn vector(source: &dyn Source, part: &VectorPart) -> Result<Vec<f32>, ModelError> {
     let mut values = Vec::with_capacity(part.len());
     for tensor in &part.tensors {
-        let whole = source.vector(&tensor.name, tensor.rows)?;
+        let shape = match part.stack {
+            1 => vec![tensor.rows],
+            stack => vec![stack, tensor.rows / stack],
+        };
+        let whole = source.vector(&tensor.name, &shape)?;
         for range in &tensor.taken {
-            values.extend_from_slice(&whole[range.clone()]);
+            values.extend(whole[range.clone()].iter().step_by(tensor.step));
         }
     }
     if part.plus_one {

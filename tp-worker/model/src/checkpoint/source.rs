@@ -37,11 +37,12 @@ pub(crate) trait Source: Debug {
         columns: &Range<usize>,
     ) -> Result<HostMatrix<'_>, ModelError>;
 
-    /// Reads the vector `name` of length `len`.
+    /// Reads the vector `name` of the shape `shape`, or the vectors of a stack, one behind the
+    /// other.
     ///
     /// # Errors
     /// The errors of [`Self::matrix`]; [`ModelError::Read`].
-    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError>;
+    fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError>;
 
     /// Reads the vector `name` of `len` whole numbers.
     ///

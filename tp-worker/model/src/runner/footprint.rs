@@ -146,7 +146,7 @@ impl Part {
                     &weights.projections,
                     listed.head().shape(model),
                     attention_shapes(model, shard),
-                    expert_shapes(model, shard),
+                    expert_shapes(model, listed.layers.iter().map(|layer| &layer.mlp)),
                 )
             },
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_types::{AttentionSpec, ModelConfig};
+use lockstep_types::{AttentionSpec, ModelConfig, Mxfp4Checkpoint};
 
 use crate::{ModelError, Place, Topology};
 
@@ -16,7 +16,7 @@ use crate::{ModelError, Place, Topology};
 ///
 /// **MLP and vocabulary.** Both are split as evenly as possible, in units of 32 columns and
 /// of 16 rows. Units are halved until every rank has eight, so that shares differ by an
-/// eighth at most. The first ranks take one unit more, and the last unit may be short. With
+/// eighth at most, but for experts in MXFP4. The first ranks take one unit more, and the last unit may be short. With
 /// several DP ranks, the embedding is whole on each rank: its rows are looked up where a
 /// request is, and nothing is summed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Shard {
 
     /// Returns the part of a split that was checked before, like [`Self::new`].
     pub(crate) fn of(model: &ModelConfig, topology: Topology) -> Self {
-        let vocab = split_range(model.vocab_size, VOCAB_UNIT, topology.world);
+        let vocab = vocab_range(model, topology.world);
         Self {
             topology,
             embedding: match topology.dp_size() {
@@ -113,7 +113,16 @@ impl Shard {
 
     /// Returns this rank's columns of an MLP of `width` columns.
     pub fn mlp(&self, width: usize) -> Range<usize> {
-        split_range(width, MLP_UNIT, self.topology.world)
+        split_range(width, MLP_UNIT, UNITS_PER_RANK, self.topology.world)
+    }
+
+    /// Returns this rank's columns of an expert of `width` columns in `model`. Groups of MXFP4
+    /// stay whole where each rank can have one, however uneven shares are then.
+    pub fn expert(&self, model: &ModelConfig, width: usize) -> Range<usize> {
+        match model.checkpoint.mxfp4() {
+            None => self.mlp(width),
+            Some(_) => split_range(width, Mxfp4Checkpoint::GROUP, 1, self.topology.world),
+        }
     }
 
     /// Returns true if the head is a matrix of its own; false if it is the embedding.
@@ -125,17 +134,27 @@ impl Shard {
     pub fn vocab_widths(&self, model: &ModelConfig) -> Vec<usize> {
         let size = self.topology.world.size;
         (0..size)
-            .map(|rank| split_range(model.vocab_size, VOCAB_UNIT, Place { rank, size }).len())
+            .map(|rank| vocab_range(model, Place { rank, size }).len())
             .collect()
     }
 }
 
+/// Returns a rank's rows of the vocabulary.
+fn vocab_range(model: &ModelConfig, place: Place) -> Range<usize> {
+    split_range(model.vocab_size, VOCAB_UNIT, UNITS_PER_RANK, place)
+}
+
 /// Returns a rank's part of `0..total`, split in units of `unit`. The unit is halved until
-/// every rank has [`UNITS_PER_RANK`] units, or the unit is 1. Example: 100 rows on 2 ranks,
-/// in units of 16, are split in units of 4, into 0..52 and 52..100.
-fn split_range(total: usize, unit: usize, Place { rank, size }: Place) -> Range<usize> {
+/// every rank has `least` units, or the unit is 1. Example: 100 rows on 2 ranks,
+/// in units of 16 of which each has eight, are split in units of 4, into 0..52 and 52..100.
+fn split_range(
+    total: usize,
+    unit: usize,
+    least: usize,
+    Place { rank, size }: Place,
+) -> Range<usize> {
     let mut unit = unit;
-    while unit > 1 && total / unit < UNITS_PER_RANK * size {
+    while unit > 1 && total / unit < least * size {
         unit /= 2;
     }
     let units = total.div_ceil(unit);

@@ -89,7 +89,13 @@ fn splits_and_devices_have_the_same_random_weights() {
 /// Experts too have the same random weights on every split.
 #[test]
 fn splits_have_the_same_random_experts() {
-    for name in ["qwen3_moe", "glm4_moe", "granite_moe"] {
+    for name in [
+        "qwen3_moe",
+        "glm4_moe",
+        "granite_moe",
+        "gpt_oss",
+        "gpt_oss_mxfp4",
+    ] {
         let (model, _folder) = untrained(name);
         let expected = logits(&model, &cpu(), feed(1), &texts());
         for tp_size in [2, 4] {

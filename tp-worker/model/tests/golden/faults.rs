@@ -1,8 +1,8 @@
 //! Goldens find a wrong fact: each mechanism of a family, left out, moves logits far beyond noise.
 
 use lockstep_types::{
-    Activation, Dtype, ExpertsSpec, KvCacheDtype, Mlp, ModelConfig, NormKind, RopeConfig,
-    RopeScaling, RouterWeights,
+    Activation, Dtype, ExpertGate, ExpertTensors, ExpertsSpec, KvCacheDtype, Mlp, ModelConfig,
+    NormKind, RopeConfig, RopeScaling, RouterWeights,
 };
 
 use super::{F32_TOLERANCE, cases, cpu, max_error};
@@ -11,7 +11,7 @@ use crate::driver::{Feed, logits};
 /// A fixture, the mechanism that is left out, and the way to leave it out.
 type Fault = (&'static str, &'static str, fn(&mut ModelConfig));
 
-const FAULTS: [Fault; 22] = [
+const FAULTS: [Fault; 32] = [
     ("granite", "embedding's factor", |model| {
         model.multipliers.embedding = 1.0;
     }),
@@ -81,6 +81,50 @@ const FAULTS: [Fault; 22] = [
     ("minimax_m2", "sum of weights", |model| {
         mixtures(model, |experts| experts.routing.renormalized = false);
     }),
+    ("gpt_oss", "sinks", |model| {
+        each(model, |layer| layer.sinks = false);
+    }),
+    ("gpt_oss_mxfp4", "windows beside sinks", |model| {
+        each(model, |layer| layer.window = None);
+    }),
+    ("gpt_oss", "bound of gates", |model| {
+        clamp(model, |limit, _| *limit = 7.0);
+    }),
+    ("gpt_oss", "factor of the logistic function", |model| {
+        clamp(model, |_, alpha| *alpha = 1.0);
+    }),
+    ("gpt_oss", "bounded gate, and one beside up", |model| {
+        mixtures(model, |experts| experts.gate = ExpertGate::Silu);
+    }),
+    ("gpt_oss_mxfp4", "biases of experts", |model| {
+        mixtures(model, |experts| {
+            if let ExpertTensors::Interleaved { bias, .. } = &mut experts.names.experts {
+                *bias = false;
+            }
+        });
+    }),
+    ("gpt_oss", "bias of the router", |model| {
+        mixtures(model, |experts| experts.router_bias = false);
+    }),
+    ("gpt_oss", "softmax over the chosen experts", |model| {
+        mixtures(model, |experts| experts.routing.renormalized = false);
+    }),
+    ("gpt_oss", "biases of attention", |model| {
+        each(model, |layer| {
+            (layer.qkv_bias, layer.output_bias) = (false, false);
+        });
+    }),
+    (
+        "gpt_oss_mxfp4",
+        "ramp of YaRN that is not rounded",
+        |model| {
+            each(model, |layer| {
+                if let RopeScaling::Yarn { truncate, .. } = &mut layer.rope.scaling {
+                    *truncate = true;
+                }
+            });
+        },
+    ),
     ("ministral3", "growth of queries", |model| {
         each(model, |layer| layer.rope.query_scaling = None);
     }),
@@ -93,6 +137,15 @@ fn mixtures(model: &mut ModelConfig, change: impl Fn(&mut ExpertsSpec)) {
             change(experts);
         }
     }
+}
+
+/// Changes the bounded gates of each mixture of experts: limit and alpha.
+fn clamp(model: &mut ModelConfig, change: impl Fn(&mut f32, &mut f32)) {
+    mixtures(model, |experts| {
+        if let ExpertGate::Clamped { limit, alpha } = &mut experts.gate {
+            change(limit, alpha);
+        }
+    });
 }
 
 /// Changes the attention of each layer.

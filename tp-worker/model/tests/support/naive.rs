@@ -8,7 +8,7 @@ mod memory;
 
 use std::{collections::BTreeSet, ops::Range};
 
-use arithmetic::{activated, chosen, dot, layer_normed, normed, seen};
+use arithmetic::{activated, chosen, dot, gated, layer_normed, normed, seen};
 use lockstep_backend::{
     AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, Exchange, ExpertSpace,
     Experts, Groups, Holds, KvShape, Linear, LogitScaling, Memory as _, Norm, Ops, Owners, PassKey,
@@ -275,11 +275,13 @@ impl Ops for Naive {
         layer: usize,
         qkv: &Tensor,
         shape: &AttentionShape,
+        sinks: Option<&Vec<f32>>,
         inputs: &Inputs,
         out: &mut Tensor,
     ) {
         qkv.holds(SUM);
         out.holds(OPERAND);
+        assert_eq!(sinks.map(Vec::len), shape.sinks.then_some(shape.heads));
         let (dim, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
         let (keys, values) = (&mut cache.keys[layer], &mut cache.values[layer]);
         let groups = inputs
@@ -321,9 +323,10 @@ impl Ops for Naive {
                             .map_or(score, |cap| cap * (score / cap).tanh())
                     };
                     let scores: Vec<f32> = seen.iter().map(score).collect();
-                    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    let sink = sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[head]);
+                    let max = scores.iter().copied().fold(sink, f32::max);
                     let weights: Vec<f32> = scores.iter().map(|s| (s - max).exp()).collect();
-                    let total: f32 = weights.iter().sum();
+                    let total: f32 = weights.iter().sum::<f32>() + (sink - max).exp();
                     for i in 0..dim {
                         let terms = seen.iter().zip(&weights);
                         let sum: f32 = terms.map(|(p, w)| w * values[at(*p) + i]).sum();
@@ -392,12 +395,18 @@ impl Ops for Naive {
             for (expert, weight) in chosen.into_iter().chain(shared) {
                 let (gate_up, down) = (&w.gate_up[expert], &w.down[expert]);
                 let m = down.width;
-                let product = |column| dot(x.row(row), gate_up.row(column));
-                let silu = |gate: f32| gate / (1.0 + (-gate).exp());
-                let columns = (0..m).map(|i| silu(product(i)) * product(m + i));
+                let bias = |biases: Option<&Vec<f32>>, matrix: &Tensor, row| {
+                    biases.map_or(0.0, |biases| biases[expert * matrix.rows + row])
+                };
+                let product = |column| {
+                    let product = dot(x.row(row), gate_up.row(column));
+                    product + bias(w.gate_up_bias, gate_up, column)
+                };
+                let columns = (0..m).map(|i| gated(w.gate, product(i), product(m + i)));
                 let columns: Vec<f32> = columns.collect();
                 for (i, sum) in out.row_mut(row).iter_mut().enumerate() {
-                    *sum += weight * dot(&columns, down.row(i));
+                    let product = dot(&columns, down.row(i));
+                    *sum += weight * (product + bias(w.down_bias, down, i));
                 }
             }
         }

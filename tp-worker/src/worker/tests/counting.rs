@@ -226,12 +226,13 @@ impl Ops for Counting {
         layer: usize,
         qkv: &Tensor,
         shape: &AttentionShape,
+        sinks: Option<&Vector>,
         inputs: &Inputs,
         out: &mut Tensor,
     ) {
         let (qkv, out) = (qkv.sums(), out.operands_mut());
         self.count("attention")
-            .attention(cache, layer, qkv, shape, &inputs.batch, out);
+            .attention(cache, layer, qkv, shape, sinks, &inputs.batch, out);
     }
     fn gate(&mut self, gate_up: &Tensor, activation: Activation, out: &mut Tensor) {
         self.count("gate")

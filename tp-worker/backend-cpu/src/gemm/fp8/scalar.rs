@@ -11,7 +11,7 @@ type Lanes = [f32; LANES];
 
 /// Sums like those of all other instruction sets: products of widened weights are not exact in
 /// f32, so they are not rounded before they are added.
-struct Fused;
+pub(in crate::gemm) struct Fused;
 
 impl Dot for Fused {
     const INPUTS: usize = 1;

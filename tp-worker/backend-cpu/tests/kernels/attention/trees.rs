@@ -81,7 +81,8 @@ impl<'a> Request<'a> {
             .unwrap();
         out.values_mut().fill(f32::NAN);
         let inputs = staged(backend, &batch, self.page_size);
-        backend.attention(&mut self.cache, 0, &qkv, &shape, &inputs, &mut out);
+        let (cache, sinks) = (&mut self.cache, self.world.sinks(backend));
+        backend.attention(cache, 0, &qkv, &shape, sinks.as_ref(), &inputs, &mut out);
         self.len += count;
         out.values().to_vec()
     }
@@ -129,7 +130,8 @@ proptest! {
         seed: u64,
     ) {
         let world = World::new(kv_heads * group, kv_heads, 4 * quarter, &[prefix + nodes], seed)
-            .within(window);
+            .within(window)
+            .beside_sinks(seed.is_multiple_of(2));
         let (width, out_width) = (world.shape.qkv_width(), world.shape.out_width());
         let (cached, new) = world.requests[0].split_at(prefix * width);
         let mut values = Values::new(seed ^ 77);
@@ -229,6 +231,7 @@ fn a_causal_mask_is_no_mask() {
     let windows = [None, Some(9), Some(70)];
     for ((isa, dtype), window) in variants().flat_map(|way| windows.map(|window| (way, window))) {
         let world = World::new(6, 2, 32, &[150], 3).within(window);
+        let world = world.beside_sinks(window.is_some());
         let mut backend = backend(isa, dtype, 2);
         let mut run = |masks| {
             let mut request = Request::new(&mut backend, &world, 16, KvCacheDtype::Bfloat16, 150);

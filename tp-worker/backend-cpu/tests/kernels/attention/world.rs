@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use lockstep_backend::{AttentionShape, Batch, Holds, KvShape, Memory as _, Ops as _, Row};
-use lockstep_backend_cpu::{AttentionTasks, CpuBackend, CpuKvCache};
+use lockstep_backend_cpu::{AttentionTasks, CpuBackend, CpuKvCache, CpuVector};
 use lockstep_types::{Dtype, KvCacheDtype};
 
 use crate::machine::{Values, rounded, staged, tensor};
@@ -28,6 +28,8 @@ fn store(row: &mut [f32], kv_dtype: KvCacheDtype) {
 /// Requests with all their tokens' queries, keys and values.
 pub struct World {
     pub shape: AttentionShape,
+    /// Sinks of the query heads; none where the shape has none.
+    sinks: Vec<f32>,
     /// Per request, `[tokens, qkv]`.
     pub requests: Vec<Vec<f32>>,
 }
@@ -49,6 +51,7 @@ impl World {
         };
         Self {
             shape,
+            sinks: Vec::new(),
             requests: lengths.iter().map(request).collect(),
         }
     }
@@ -63,6 +66,25 @@ impl World {
     pub fn capped(mut self, softcap: f32) -> Self {
         self.shape.softcap = Some(softcap);
         self
+    }
+
+    /// Returns the same requests, attended beside sinks, if there are to be some. Most are as
+    /// large as scores; one is so large that it takes nearly all, one so small that it takes
+    /// nothing.
+    pub fn beside_sinks(mut self, sinks: bool) -> Self {
+        self.shape.sinks = sinks;
+        let heads = if sinks { self.shape.heads } else { 0 };
+        self.sinks = (0..heads).map(|head| (head % 5) as f32 - 1.5).collect();
+        if let [first, .., last] = self.sinks.as_mut_slice() {
+            (*first, *last) = (40.0, -200.0);
+        }
+        self
+    }
+
+    /// Returns the sinks on the device, as an operation takes them.
+    pub fn sinks(&self, backend: &mut CpuBackend) -> Option<CpuVector> {
+        let some = self.shape.sinks;
+        some.then(|| backend.load_vector(&self.sinks).unwrap())
     }
 
     /// One key head, and the query heads that it serves.
@@ -92,6 +114,10 @@ impl World {
                 heads: group,
                 kv_heads: 1,
                 ..self.shape
+            },
+            sinks: match self.shape.sinks {
+                true => self.sinks[head * group..(head + 1) * group].to_vec(),
+                false => Vec::new(),
             },
             requests: self.requests.iter().map(of_request).collect(),
         }
@@ -146,9 +172,11 @@ impl World {
                 };
                 let seen = self.shape.visible(token + 1);
                 let scores: Vec<f64> = seen.clone().map(score).collect();
-                let max = scores.iter().copied().fold(f64::MIN, f64::max);
+                let sink = self.sinks.get(head).map(|sink| f64::from(*sink));
+                let sink = sink.unwrap_or(f64::NEG_INFINITY);
+                let max = scores.iter().copied().fold(sink, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-                let sum: f64 = weights.iter().sum();
+                let sum = weights.iter().sum::<f64>() + (sink - max).exp();
                 for d in 0..head_dim {
                     let mean: f64 = weights
                         .iter()
@@ -269,7 +297,9 @@ impl Run {
         let width = world.shape.out_width();
         let mut out = backend.tensor(cells.len(), width, Holds::Operand).unwrap();
         let inputs = staged(backend, &batch, self.page_size);
-        backend.attention(cache, 1, &qkv, &world.shape, &inputs, &mut out);
+        let sinks = world.sinks(backend);
+        let shape = &world.shape;
+        backend.attention(cache, 1, &qkv, shape, sinks.as_ref(), &inputs, &mut out);
         out.values().to_vec()
     }
 
@@ -361,7 +391,9 @@ impl Run {
             .unwrap();
         out.values_mut().fill(f32::NAN);
         let inputs = staged(backend, &batch, self.page_size);
-        backend.attention(cache, 1, &qkv, &world.shape, &inputs, &mut out);
+        let sinks = world.sinks(backend);
+        let shape = &world.shape;
+        backend.attention(cache, 1, &qkv, shape, sinks.as_ref(), &inputs, &mut out);
         let mut at = 0;
         for &(request, count) in step {
             let end = at + count * world.shape.out_width();

@@ -1,11 +1,11 @@
 //! Attention over a paged cache: fused projections of queries, keys and values, norms of
 //! heads, rotary positions, and the projection back to the residual stream.
 
+mod together;
+
 use std::ops::Range;
 
-use lockstep_backend::{
-    Attend, AttentionShape, Axis, Backend, BackendError, CountedKeys, Holds, WholeNorms,
-};
+use lockstep_backend::{Attend, AttentionShape, Axis, Backend, BackendError, Holds, WholeNorms};
 use lockstep_types::{AttentionSpec, KvGroup, ModelConfig, QkNorm, RopeConfig};
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     },
     split::topology::attention_axis,
 };
+pub(crate) use together::Together;
 
 /// One rank's heads of one layer's attention.
 pub(crate) struct Attention<F: Form> {
@@ -40,40 +41,12 @@ pub(crate) struct Attention<F: Form> {
     pub q_norm: Option<F::Vector>,
     /// Norm weights of the keys, likewise.
     pub k_norm: Option<F::Vector>,
+    /// Sinks of this rank's query heads.
+    pub sinks: Option<F::Vector>,
     /// Sums behind norms over all heads together; `None` where each head has its own.
     pub together: Option<Together>,
     /// Projection back to the residual stream. Only the lead of a DP rank holds its bias.
     pub output: Linear<F>,
-}
-
-/// Numbers behind norms over all heads of a layer together.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Together {
-    /// Key heads of this rank whose squares count among those of all ranks.
-    counted: CountedKeys,
-    /// Columns of the queries, and of the keys, on all ranks.
-    widths: [usize; 2],
-}
-
-impl Together {
-    /// Returns the numbers of an attention on the rank of `shard`, if its norms are of that kind.
-    fn of(attention: &AttentionSpec, shard: &Shard) -> Option<Self> {
-        let (heads, shape) = (shard.heads(attention), Attention::shape(attention, shard));
-        let &AttentionSpec {
-            heads: queries,
-            kv_heads,
-            head_dim,
-            ..
-        } = attention;
-        (attention.qk_norm == QkNorm::Whole).then(|| Self {
-            counted: CountedKeys {
-                first: heads.queries.start,
-                served: shape.heads / shape.kv_heads,
-                group: queries / kv_heads,
-            },
-            widths: [queries * head_dim, kv_heads * head_dim],
-        })
-    }
 }
 
 /// Distinct sizes of a model's attentions on one rank. Layers of one size share what the lists
@@ -181,6 +154,7 @@ impl Attention<Listed> {
             qk_norm,
             qkv_bias,
             output_bias,
+            sinks,
             ref names,
         } = attention;
         let heads = shard.heads(attention);
@@ -193,6 +167,8 @@ impl Attention<Listed> {
             None => vec![scaled(&heads.queries, dim)],
             Some(_) => heads.queries.clone().flat_map(paired).collect(),
         };
+        let own = heads.queries.clone();
+        let sinks = sinks.then(|| VectorPart::part(place.name(&names.sinks), query_heads, own));
         let heads = scaled(&heads.queries, dim);
         let norm = |name: &str, width: usize, taken: &[Range<usize>]| {
             let (len, taken) = match qk_norm {
@@ -205,15 +181,10 @@ impl Attention<Listed> {
         let q_norm = norm(&names.query_norm, queries, &rotated);
         let k_norm = norm(&names.key_norm, kv, &keys);
         let qkv = [
-            (&names.query, queries, rotated),
-            (&names.key, kv, keys),
-            (&names.value, kv, values),
+            Fused::of(place.name(&names.query), queries, rotated),
+            Fused::of(place.name(&names.key), kv, keys),
+            Fused::of(place.name(&names.value), kv, values),
         ];
-        let qkv = qkv.map(|(name, rows, taken)| Fused {
-            name: place.name(name),
-            rows,
-            taken,
-        });
         Self {
             cache: CachePlace::of(&variants.caches, place.number),
             shape: Self::shape(attention, shard),
@@ -223,6 +194,7 @@ impl Attention<Listed> {
             qkv: Linear::of_outputs(&qkv, place.inputs, qkv_bias),
             q_norm,
             k_norm,
+            sinks,
             together: Together::of(attention, shard),
             output: Linear::of_inputs(
                 &place.name(&names.output),
@@ -259,6 +231,7 @@ impl Attention<Listed> {
         AttentionShape {
             window: attention.window,
             softcap: attention.softcap,
+            sinks: attention.sinks,
             ..AttentionShape::dense(
                 heads.queries.len(),
                 heads.kv.len(),
@@ -295,6 +268,7 @@ impl<F: Form> Tensors<F> for Attention<F> {
             qkv: self.qkv.convert(to)?,
             q_norm: to.optional(self.q_norm.as_ref())?,
             k_norm: to.optional(self.k_norm.as_ref())?,
+            sinks: to.optional(self.sinks.as_ref())?,
             together: self.together,
             output: self.output.convert(to)?,
         })
@@ -329,6 +303,7 @@ impl<B: Backend> Attention<B> {
             k_norm: self.k_norm.as_ref().filter(|_| each),
             eps: self.eps,
             rope: &context.ropes[self.rope],
+            sinks: self.sinks.as_ref(),
             next: Some(self.output.operand().weight),
         };
         let CachePlace { cache: at, layer } = self.cache;

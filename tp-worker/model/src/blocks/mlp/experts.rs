@@ -4,25 +4,25 @@
 //! Ranks split each expert by its columns, as they split a gated MLP. Every rank has the whole
 //! router, so all ranks choose alike.
 
-use std::ops::Range;
+mod matrices;
 
 use lockstep_backend::{
     self as backend, Axis, Backend, BackendError, BlockEnd, ExpertSpace, ExpertsShape, Holds,
-    MatrixRole, MatrixShape, Scatter, WeightFormat,
+    Scatter,
 };
-use lockstep_types::{ExpertTensors, ExpertsSpec, GatedMlpNames, Quantization, Routing};
+use lockstep_types::{ExpertGate, ExpertTensors, ExpertsSpec, ModelConfig, Routing};
 
 use crate::{
     Shard,
     blocks::{
-        AllRows, Boundary, LayerPlace, Linear, MlpOperands,
+        AllRows, Boundary, LayerPlace, MlpOperands,
         allocate::Allocate,
         distinct::place_of,
-        linear::Fused,
         parts::{Convert, Form, Listed, MatrixPart, Tensors, VectorPart},
     },
     split::crossing::Crossing,
 };
+use matrices::Matrices;
 
 /// One rank's columns of the experts of one layer.
 pub(crate) struct Experts<F: Form> {
@@ -36,12 +36,20 @@ pub(crate) struct Experts<F: Form> {
     pub routing: Routing,
     /// Router, whole on every rank, `[experts, hidden]`.
     pub router: F::Matrix,
+    /// Bias of the router, `[experts]`.
+    pub router_bias: Option<F::Vector>,
     /// Values `[experts]` that are added for the choice; `None` if choices go by the weights.
     pub correction: Option<F::Vector>,
     /// Gate rows, then up rows of each expert. The last ones are those of the shared expert.
     pub gate_up: Vec<F::Matrix>,
+    /// Biases of all of them, one expert behind the other.
+    pub gate_up_bias: Option<F::Vector>,
+    /// Function from gate and up to the columns behind them.
+    pub gate: ExpertGate,
     /// Projection of each expert back to the residual stream.
     pub down: Vec<F::Matrix>,
+    /// Biases of these projections, likewise. Only the first rank of the world holds them.
+    pub down_bias: Option<F::Vector>,
 }
 
 /// Sizes of a layer's experts on one rank. Layers of equal sizes share buffers.
@@ -73,30 +81,14 @@ pub(crate) struct ExpertBuffers<T> {
 }
 
 impl ExpertSizes {
-    /// Returns the sizes on the rank of `shard`, in a model of width `hidden`.
-    pub fn of(spec: &ExpertsSpec, hidden: usize, shard: &Shard) -> Self {
+    /// Returns the sizes on the rank of `shard`, in `model`.
+    pub fn of(spec: &ExpertsSpec, model: &ModelConfig, shard: &Shard) -> Self {
         Self {
-            hidden,
+            hidden: model.hidden_size,
             count: spec.count,
             active: spec.active,
             shared: spec.shared_count(),
-            columns: shard.mlp(spec.width).len(),
-        }
-    }
-
-    /// Returns the shape of the experts, in a model that is loaded with `quantization`.
-    pub fn shape(&self, quantization: Quantization) -> ExpertsShape {
-        let matrix = |rows, cols| MatrixShape {
-            rows,
-            cols,
-            role: MatrixRole::Projection,
-            format: WeightFormat::of(quantization, MatrixRole::Projection),
-        };
-        ExpertsShape {
-            count: self.count + self.shared,
-            active: self.active + self.shared,
-            gate_up: matrix(2 * self.columns, self.hidden),
-            down: matrix(self.hidden, self.columns),
+            columns: shard.expert(model, spec.width).len(),
         }
     }
 }
@@ -148,11 +140,13 @@ impl Experts<Listed> {
             count,
             active,
             width,
+            gate,
             routing,
+            router_bias,
             ref shared,
             ref names,
         } = spec;
-        let columns = shard.mlp(width);
+        let columns = shard.expert(model, width);
         let of_one = Matrices {
             hidden: model.hidden_size,
             width,
@@ -173,6 +167,10 @@ impl Experts<Listed> {
                     let tensors = [gate_up, down].map(|name| place.name(name));
                     of_one.stacked(count, expert, tensors)
                 }
+                ExpertTensors::Interleaved { gate_up, down, .. } => {
+                    let tensors = [gate_up, down].map(|name| place.name(name));
+                    of_one.interleaved(count, expert, tensors)
+                }
             };
             gate_up.push(both);
             down.push(back);
@@ -183,17 +181,34 @@ impl Experts<Listed> {
             gate_up.push(both);
             down.push(back);
         }
+        let [gate_up_bias, down_bias] = of_one.biases(count, place, &names.experts);
+        let router = place.name(&names.router);
         let correction = || VectorPart::whole(place.name(&names.correction), count);
         Self {
-            buffers: place_of(variants, &ExpertSizes::of(spec, model.hidden_size, shard)),
+            buffers: place_of(variants, &ExpertSizes::of(spec, model, shard)),
             active,
             shared: parts,
             routing,
-            router: MatrixPart::router(&place.name(&names.router), count, model.hidden_size),
+            router: MatrixPart::router(&router, count, model.hidden_size),
+            router_bias: router_bias.then(|| VectorPart::whole(format!("{router}.bias"), count)),
             correction: routing.corrected.then(correction),
             gate_up,
+            gate_up_bias,
+            gate,
             down,
+            down_bias,
         }
+    }
+
+    /// Returns the shape of the experts, in `model`; `None` if there are none.
+    pub fn shape(&self, model: &ModelConfig) -> Option<ExpertsShape> {
+        let (gate_up, down) = self.gate_up.first().zip(self.down.first())?;
+        Some(ExpertsShape {
+            count: self.gate_up.len(),
+            active: self.active + self.shared,
+            gate_up: gate_up.shape(model),
+            down: down.shape(model),
+        })
     }
 
     /// Returns the number of elements that a position is multiplied with.
@@ -205,86 +220,34 @@ impl Experts<Listed> {
     }
 }
 
-/// Sizes of the matrices of one expert.
-struct Matrices {
-    hidden: usize,
-    /// Columns between the projections, of all ranks and of this one.
-    width: usize,
-    columns: Range<usize>,
-}
-
-impl Matrices {
-    /// Lists the tensors of one of `parts` experts whose matrices lie together, in the tensors of
-    /// one gated MLP with the names `names`.
-    fn part_of(
-        &self,
-        parts: usize,
-        part: usize,
-        names: &GatedMlpNames,
-        named: impl Fn(&str) -> String,
-    ) -> (MatrixPart, MatrixPart) {
-        let first = part * self.width;
-        let columns = first + self.columns.start..first + self.columns.end;
-        let gate_up = [&names.gate, &names.up].map(|name| Fused {
-            name: named(name),
-            rows: parts * self.width,
-            taken: vec![columns.clone()],
-        });
-        let width = parts * self.width;
-        let down = Linear::of_inputs(&named(&names.down), self.hidden, width, columns, false);
-        (
-            Linear::of_outputs(&gate_up, self.hidden, false).weight,
-            down.weight,
-        )
-    }
-
-    /// Lists the matrices of expert `expert` of `count` whose tensors are stacked, gates and ups
-    /// first.
-    fn stacked(
-        &self,
-        count: usize,
-        expert: usize,
-        [gate_up, down]: [String; 2],
-    ) -> (MatrixPart, MatrixPart) {
-        let (first, columns) = (expert * 2 * self.width, &self.columns);
-        let rows = |first: usize| first + columns.start..first + columns.end;
-        let taken = vec![rows(first), rows(first + self.width)];
-        let gate_up = MatrixPart::stacked(
-            gate_up,
-            (count * 2 * self.width, taken),
-            (self.hidden, 0..self.hidden),
-        );
-        let taken = expert * self.hidden..(expert + 1) * self.hidden;
-        let down = MatrixPart::stacked(
-            down,
-            (count * self.hidden, vec![taken]),
-            (self.width, columns.clone()),
-        );
-        (gate_up, down)
-    }
-}
-
 impl<F: Form> Tensors<F> for Experts<F> {
     type In<T: Form> = Experts<T>;
 
     /// Converts the experts one after the other, as they lie in files.
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Experts<C::To>, C::Error> {
         let router = to.matrix(&self.router)?;
+        let router_bias = to.optional(self.router_bias.as_ref())?;
         let correction = to.optional(self.correction.as_ref())?;
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
         for (both, back) in self.gate_up.iter().zip(&self.down) {
             gate_up.push(to.matrix(both)?);
             down.push(to.matrix(back)?);
         }
+        let gate_up_bias = to.optional(self.gate_up_bias.as_ref())?;
+        let down_bias = to.optional(self.down_bias.as_ref())?;
         Ok(Experts {
             buffers: self.buffers,
             active: self.active,
             shared: self.shared,
             routing: self.routing,
             router,
+            router_bias,
             correction,
             gate_up,
+            gate_up_bias,
+            gate: self.gate,
             down,
+            down_bias,
         })
     }
 }
@@ -350,14 +313,21 @@ impl<B: Backend> Experts<B> {
             activated,
             products,
         } = buffers;
-        backend.matmul(input, backend::Linear::unbiased(&self.router), scores);
+        let router = backend::Linear {
+            weight: &self.router,
+            bias: self.router_bias.as_ref(),
+        };
+        backend.matmul(input, router, scores);
         let experts = backend::Experts {
             active: self.active,
             shared: self.shared,
             routing: self.routing,
             correction: self.correction.as_ref(),
             gate_up: &self.gate_up,
+            gate_up_bias: self.gate_up_bias.as_ref(),
+            gate: self.gate,
             down: &self.down,
+            down_bias: self.down_bias.as_ref(),
         };
         let space = ExpertSpace {
             gate_up,

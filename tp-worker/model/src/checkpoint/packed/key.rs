@@ -20,7 +20,7 @@ pub(crate) fn forms<B: Backend>(backend: &B, model: &ModelConfig) -> Option<Stri
     let vocabulary = form(MatrixRole::Vocabulary)?;
     // The blocks that share a scale stand in `config.json`, which is no part of the content.
     let scales = match &model.checkpoint {
-        CheckpointFormat::Floats => String::new(),
+        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => String::new(),
         CheckpointFormat::Fp8(fp8) => format!(", scales of {:?}", fp8.block),
     };
     Some(format!(

@@ -10,7 +10,9 @@ use lockstep_backend::{
 };
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Single;
-use lockstep_types::{CheckpointFormat, Dtype, Fp8Checkpoint, ModelConfig, Quantization};
+use lockstep_types::{
+    CheckpointFormat, Dtype, Fp8Checkpoint, ModelConfig, Mxfp4Checkpoint, Quantization,
+};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -129,6 +131,7 @@ fn restored_matrices_are_the_packed_ones() {
         (Dtype::Bfloat16, WeightFormat::Int4),
         (Dtype::Bfloat16, WeightFormat::Fp8 { group: 128 }),
         (Dtype::Float32, WeightFormat::Fp8 { group: 16 }),
+        (Dtype::Bfloat16, WeightFormat::Mxfp4),
     ] {
         let (folder, mut packing) = (tempfile::tempdir().unwrap(), packing(dtype, format));
         let cache = cache(&folder);
@@ -294,6 +297,15 @@ fn keys_follow_from_everything_that_is_packed() {
     assert!(
         fp8.starts_with("projection cpu-panel32-fp8-128-v1, vocabulary cpu-panel32-bf16-v1"),
         "{fp8}"
+    );
+    let mxfp4 = ModelConfig {
+        checkpoint: CheckpointFormat::Mxfp4(Mxfp4Checkpoint { floats: Vec::new() }),
+        ..model.clone()
+    };
+    let mxfp4 = key::forms(&backend(Dtype::Bfloat16), &mxfp4).unwrap();
+    assert!(
+        mxfp4.starts_with("projection cpu-panel32-mxfp4-v1, vocabulary cpu-panel32-bf16-v1"),
+        "{mxfp4}"
     );
     let on_cpu = |projection: &str, vocabulary: &str| {
         let endian = if cfg!(target_endian = "big") {

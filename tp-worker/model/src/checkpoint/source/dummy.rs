@@ -51,8 +51,8 @@ impl Source for Dummy {
         let block = |rows: &Range<usize>| RandomBlock {
             numbers,
             first: rows.start * width + columns.start,
-            stride: width,
-            rows: rows.len(),
+            stride: width * tensor.step,
+            rows: rows.len().div_ceil(tensor.step),
         };
         Ok(HostMatrix::Random(RandomMatrix {
             cols: columns.len(),
@@ -60,7 +60,8 @@ impl Source for Dummy {
         }))
     }
 
-    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+    fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+        let len = shape.iter().product();
         let mean = match name.ends_with("norm.weight") {
             true => self.norms,
             false => 0.0,
@@ -116,7 +117,7 @@ mod tests {
                 values.iter().all(|value| (value - 1.0).abs() < 0.2),
                 "{kind:?}"
             );
-            let biases = dummy.vector("model.norm.bias", 64).unwrap();
+            let biases = dummy.vector("model.norm.bias", &[64]).unwrap();
             assert!(biases.iter().all(|value| value.abs() < 0.2), "{kind:?}");
         }
     }

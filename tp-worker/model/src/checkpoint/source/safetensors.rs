@@ -2,8 +2,10 @@
 
 mod fp8;
 mod mapping;
+mod mxfp4;
 mod read;
 mod tensor;
+mod turned;
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use lockstep_backend::{CheckpointDtype, HostFloats, HostMatrix};
+use lockstep_backend::{CheckpointDtype, HostBlock, HostFloats, HostMatrix};
 use lockstep_files::weights::{Dtype, TensorPlace, WeightFile, WeightsError, weight_files};
 
 use lockstep_types::CheckpointFormat;
@@ -34,6 +36,8 @@ pub struct Safetensors {
     tensors: BTreeMap<String, Entry>,
     /// True if tensors may be 8-bit floats.
     fp8: bool,
+    /// True if stacks of experts may be MXFP4.
+    mxfp4: bool,
     /// Rows and columns of 8-bit floats that share a scale; `None` if whole rows or tensors do.
     block: Option<[usize; 2]>,
 }
@@ -63,6 +67,7 @@ impl Safetensors {
             files: Vec::new(),
             tensors: BTreeMap::new(),
             fp8: false,
+            mxfp4: false,
             block: None,
         };
         for file in files {
@@ -75,8 +80,10 @@ impl Safetensors {
     /// one of floats.
     #[must_use]
     pub fn in_format(mut self, format: &CheckpointFormat) -> Self {
-        if let CheckpointFormat::Fp8(fp8) = format {
-            (self.fp8, self.block) = (true, fp8.block);
+        match format {
+            CheckpointFormat::Floats => {}
+            CheckpointFormat::Fp8(fp8) => (self.fp8, self.block) = (true, fp8.block),
+            CheckpointFormat::Mxfp4(_) => self.mxfp4 = true,
         }
         self
     }
@@ -209,8 +216,18 @@ impl Source for Safetensors {
         if self.fp8 && dtype == Some(Dtype::F8_E4M3) {
             return self.fp8(tensor, width, columns);
         }
+        if let Some(outputs) = tensor.turned {
+            if self.mxfp4 && dtype.is_none() {
+                return self.mxfp4(tensor, outputs, width, columns);
+            }
+            return self.turned(tensor, outputs, width, columns);
+        }
         let whole = self.tensor(&tensor.name, &[tensor.rows, width])?;
-        let block = |rows: &Range<usize>| whole.block(rows.clone(), columns.start);
+        let block = |rows: &Range<usize>| HostBlock {
+            rows: rows.len().div_ceil(tensor.step),
+            stride: whole.cols * whole.dtype.bytes() * tensor.step,
+            ..whole.block(rows.clone(), columns.start)
+        };
         Ok(HostMatrix::Floats(HostFloats {
             cols: columns.len(),
             dtype: whole.dtype,
@@ -218,14 +235,14 @@ impl Source for Safetensors {
         }))
     }
 
-    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
-        let vector = self.tensor(name, &[len])?;
+    fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+        let vector = self.tensor(name, shape)?;
         let bytes = self.bytes(vector.bytes)?;
         let vector = HostTensor {
             bytes: &bytes,
             ..vector
         };
-        Ok(vector.to_f32(0..len))
+        Ok(vector.to_f32(0..shape.iter().product()))
     }
 
     fn integers(&self, name: &str, len: usize) -> Result<Vec<i64>, ModelError> {
@@ -271,12 +288,12 @@ impl Source for Safetensors {
     /// Drops the memory pages of the matrix. The system reads the pages again if they are
     /// accessed.
     fn release(&self, matrix: &HostMatrix<'_>) {
-        let form = matrix.form();
-        let width = form.row_bytes();
-        for block in form.blocks().iter().filter(|block| block.rows > 0) {
-            let used = block.offset..block.offset + (block.rows - 1) * block.stride + width;
-            if let Some(bytes) = block.bytes.get(used) {
-                self.files.iter().for_each(|file| file.release(bytes));
+        for (blocks, width) in matrix.form().parts() {
+            for block in blocks.iter().filter(|block| block.rows > 0) {
+                let used = block.offset..block.offset + (block.rows - 1) * block.stride + width;
+                if let Some(bytes) = block.bytes.get(used) {
+                    self.files.iter().for_each(|file| file.release(bytes));
+                }
             }
         }
     }

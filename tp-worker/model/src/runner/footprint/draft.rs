@@ -144,7 +144,8 @@ impl Part {
             fc_bias: true,
             input_norm: true,
         };
-        let weights = Weighed::of(device, model, &Eagle::listed(draft, target, present));
+        let listed = Eagle::listed(draft, target, present);
+        let weights = Weighed::of(device, model, &listed);
         let all = 0..target.vocab_size;
         let in_parts = engine.tp_size > 1;
         let reads_head = !draft.own_head && !target.tie_word_embeddings;
@@ -187,7 +188,7 @@ impl Part {
                 &weights.projections,
                 head,
                 attention_shapes(model, shard),
-                expert_shapes(model, shard),
+                expert_shapes(model, std::iter::once(&listed.layer.mlp)),
             ),
         }
     }

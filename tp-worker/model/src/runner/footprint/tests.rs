@@ -5,10 +5,10 @@ use lockstep_backend::{
 };
 use lockstep_types::{
     Activation, Architecture, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig,
-    DraftKind, DraftKv, DraftModel, Dtype, EngineShape, ExpertTensors, ExpertsNames, ExpertsSpec,
-    GatedMlpNames, GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat, Mixer, Mlp, ModelConfig,
-    Multipliers, NormKind, Norms, QkNorm, Quantization, RankMemory, Routing, SpeculationConfig,
-    StepLimits, TensorNames, Verification,
+    DraftKind, DraftKv, DraftModel, Dtype, EngineShape, ExpertGate, ExpertTensors, ExpertsNames,
+    ExpertsSpec, GatedMlpNames, GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat, Mixer, Mlp,
+    ModelConfig, Multipliers, NormKind, Norms, QkNorm, Quantization, RankMemory, Routing,
+    SpeculationConfig, StepLimits, TensorNames, Verification,
 };
 
 use super::rank_memory;
@@ -243,7 +243,9 @@ fn a_mixture_takes_all_of_its_experts() {
         count: 5,
         active: 2,
         width: 32,
+        gate: ExpertGate::Silu,
         routing: Routing::softmax(true),
+        router_bias: false,
         shared: None,
         names: ExpertsNames {
             router: "router".into(),

@@ -123,3 +123,34 @@ fn errors_name_what_works() {
     assert!(error(&model(8, 4, 64, 4), 8).contains("vocabulary"));
     assert!(error(&model(8, 3, 64, 64), 2).contains("3 key/value heads"));
 }
+
+/// Each rank's experts begin with a group, and no group is divided, while there is one for each
+/// rank. Then groups are divided.
+#[test]
+fn experts_in_mxfp4_are_cut_between_groups() {
+    let floats = model(1, 1, 2880, 64);
+    let mxfp4 = ModelConfig {
+        checkpoint: CheckpointFormat::Mxfp4(Mxfp4Checkpoint { floats: Vec::new() }),
+        ..floats.clone()
+    };
+    let of = |model: &ModelConfig, size: usize| -> Vec<_> {
+        let ranks = (0..size).map(|rank| Shard::of(model, Topology::new(rank, size, 1)));
+        ranks.map(|shard| shard.expert(model, 2880)).collect()
+    };
+    let groups: Vec<_> = of(&mxfp4, 4)
+        .iter()
+        .map(|columns| columns.len() / 32)
+        .collect();
+    assert_eq!(groups, [23, 23, 22, 22]);
+    for size in [1, 2, 3, 7, 16, 45, 90, 91, 200] {
+        let ranks = of(&mxfp4, size);
+        assert!(ranks.iter().all(|columns| !columns.is_empty()), "{size}");
+        assert!(ranks.windows(2).all(|pair| pair[0].end == pair[1].start));
+        let whole = ranks.iter().all(|columns| columns.start.is_multiple_of(32));
+        assert_eq!(whole, size <= 90, "{size}");
+    }
+    assert_eq!(
+        of(&floats, 16)[1],
+        Shard::of(&floats, Topology::new(1, 16, 1)).mlp(2880)
+    );
+}

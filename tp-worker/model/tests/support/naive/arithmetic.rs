@@ -1,7 +1,7 @@
 //! Plain arithmetic of the naive backend.
 
 use lockstep_backend::{CheckpointDtype, Row};
-use lockstep_types::{Activation, RouterWeights, Routing};
+use lockstep_types::{Activation, ExpertGate, RouterWeights, Routing};
 
 pub fn element(bytes: &[u8], dtype: CheckpointDtype, at: usize) -> f32 {
     match dtype {
@@ -38,6 +38,16 @@ pub fn activated(activation: Activation, x: f32) -> f32 {
         Activation::GeluTanh => {
             let root = std::f32::consts::FRAC_2_PI.sqrt();
             0.5 * x * (1.0 + (root * (x + 0.044715 * x.powi(3))).tanh())
+        }
+    }
+}
+
+pub fn gated(function: ExpertGate, gate: f32, up: f32) -> f32 {
+    match function {
+        ExpertGate::Silu => activated(Activation::Silu, gate) * up,
+        ExpertGate::Clamped { limit, alpha } => {
+            let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
+            gate / (1.0 + (-alpha * gate).exp()) * (up + 1.0)
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::{ops::Range, sync::Arc};
 
-use lockstep_backend::{CheckpointDtype, HostBlock, HostFp8, HostMatrix, ScaleGrid, ScalePart};
+use lockstep_backend::{
+    CheckpointDtype, E8m0, HostBlock, HostFp8, HostMatrix, ScaleGrid, ScalePart,
+};
 use lockstep_files::weights::Dtype;
 
 use super::Safetensors;
@@ -22,6 +24,9 @@ impl Safetensors {
         width: usize,
         columns: &Range<usize>,
     ) -> Result<HostMatrix<'_>, ModelError> {
+        if tensor.step != 1 || tensor.turned.is_some() {
+            return Err(self.unserved(&tensor.name, Dtype::F8_E4M3));
+        }
         let (_, bytes) = self.find(&tensor.name, &[tensor.rows, width])?;
         let whole = Arc::new(self.scales(tensor, width)?);
         let block = |rows: &Range<usize>| HostBlock {
@@ -79,35 +84,11 @@ impl Safetensors {
             Dtype::F32 => CheckpointDtype::F32,
             Dtype::BF16 => CheckpointDtype::Bf16,
             Dtype::F16 => CheckpointDtype::F16,
-            Dtype::F8_E8M0 => return Ok(bytes.iter().map(|code| power_of_two(*code)).collect()),
+            Dtype::F8_E8M0 => return Ok(bytes.iter().map(|code| E8m0(*code).value()).collect()),
             other => return Err(self.unserved(name, other)),
         };
         let mut values = vec![0.0; shape.iter().product()];
         dtype.decode(&bytes, &mut values);
         Ok(values)
-    }
-}
-
-/// Returns the value of an e8m0 code (OCP Microscaling Formats, 2023): 2 to the code minus 127,
-/// or NaN.
-fn power_of_two(code: u8) -> f32 {
-    match code {
-        0 => f32::from_bits(1 << 22),
-        255 => f32::NAN,
-        code => f32::from_bits(u32::from(code) << 23),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn exponents_are_powers_of_two() {
-        for code in 0..255u8 {
-            let value = f64::from(power_of_two(code));
-            assert_eq!(value, 2f64.powi(i32::from(code) - 127), "{code}");
-        }
-        assert!(power_of_two(255).is_nan());
     }
 }

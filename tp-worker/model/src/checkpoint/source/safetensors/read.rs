@@ -56,20 +56,24 @@ impl Safetensors {
         into: &'i mut Vec<u8>,
     ) -> Result<Option<HostMatrix<'i>>, ModelError> {
         let form = matrix.form();
-        if form.blocks().is_empty() || !self.files.iter().any(MappedFile::is_read) {
+        let parts = form.parts();
+        if parts.iter().all(|(blocks, _)| blocks.is_empty())
+            || !self.files.iter().any(MappedFile::is_read)
+        {
             return Ok(None);
         }
-        let stride = form.row_bytes();
         into.clear();
-        into.reserve_exact(matrix.rows() * stride);
-        for block in form.blocks() {
-            // Rows that lie side by side are read at once.
-            let (rows, width) = match block.stride == stride {
-                true => (block.rows.min(1), block.rows * stride),
-                false => (block.rows, stride),
-            };
-            if !self.read(&HostBlock { rows, ..*block }, width, into)? {
-                return Ok(None);
+        into.reserve_exact(matrix.bytes() as usize);
+        for (blocks, stride) in parts {
+            for block in blocks {
+                // Rows that lie side by side are read at once.
+                let (rows, width) = match block.stride == stride {
+                    true => (block.rows.min(1), block.rows * stride),
+                    false => (block.rows, stride),
+                };
+                if !self.read(&HostBlock { rows, ..*block }, width, into)? {
+                    return Ok(None);
+                }
             }
         }
         Ok(Some(form.with_rows(into)))

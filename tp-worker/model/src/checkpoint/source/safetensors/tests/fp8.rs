@@ -29,11 +29,8 @@ fn values_that_are_read_are_those_that_are_mapped() {
         let opened = Safetensors::open(&folder, access).unwrap();
         opened.in_format(&format(Some([128, 128])))
     };
-    let part = TensorRows {
-        name: "model.layers.0.mlp.down_proj.weight".to_owned(),
-        rows: 160,
-        taken: vec![120..160, 0..3],
-    };
+    let name = "model.layers.0.mlp.down_proj.weight".to_owned();
+    let part = TensorRows::of(name, 160, vec![120..160, 0..3]);
     let [mapped, read] = [FileAccess::Mapped, FileAccess::Read].map(open);
     let expected = values(&mapped.matrix(&part, 208, &(52..156)).unwrap());
     assert!(expected.iter().all(|x| x.is_finite()));
@@ -57,11 +54,8 @@ fn ones(scales: (&str, Dtype, &[usize], &[u8])) -> Safetensors {
 }
 
 fn whole(tensor: &str) -> TensorRows {
-    TensorRows {
-        name: format!("{tensor}.weight"),
-        rows: 4,
-        taken: vec![Range { start: 0, end: 4 }],
-    }
+    let all = Range { start: 0, end: 4 };
+    TensorRows::of(format!("{tensor}.weight"), 4, vec![all])
 }
 
 #[test]
