@@ -38,6 +38,7 @@ PARTS = [
     Part("attention", "8b", 60),
     Part("choosing", "8b", 30),
     Part("products", "8b", 60),
+    Part("experts", "moe", 60),
     Part("elementwise", "1b", 40, ["--elementwise", "1,32"]),
     Part("attention", "1b", 30, ["--attention", "1x1024,64x1024", "--prefill", "1024"]),
 ]
@@ -46,16 +47,17 @@ PARTS = [
 TINY = ["--peak", "64", "--working-set", "1", "--repeat", "1", "--steps", "1"]
 TINY_SIZES = ["--rows", "1,80", "--elementwise", "1,80", "--attention", "2x20", "--sampled", "2"]
 REHEARSAL = [
-    Part(part.name, "tiny", part.seconds, ["--decode", "1x8,2x8", "--prefill", "16", *TINY_SIZES, *TINY], 1, part.switched)
+    Part(part.name, tiny, part.seconds, ["--decode", "1x8,2x8", "--prefill", "16", *TINY_SIZES, *TINY], 1, part.switched)
     for part in PARTS
-    if part.shape == "8b"
+    for tiny in [{"8b": "tiny", "moe": "tiny-moe"}.get(part.shape)]
+    if tiny
 ]
 
 
 def command(program: str, folder: str, part: Part, lines: str, kept: str, repeat: int) -> list[str]:
     """The command line of a part."""
     model = ["--model-path", folder, "--load-format", "dummy", "--device", "cuda", "--weight-cache", kept]
-    tiny = part.shape == "tiny"
+    tiny = part.shape.startswith("tiny")
     return [
         program,
         *("bench", "device", "--only", part.name, "--lines", lines, *model),

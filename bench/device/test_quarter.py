@@ -110,7 +110,7 @@ class Pieces(unittest.TestCase):
     def test_every_prediction_has_a_part_that_measures_it(self):
         measured = {(part.shape, name) for part in parts.PARTS for name in part.name.split(",")}
         of = {"product": "products", "attention": "attention", "choose,": "choosing", "empty,": "latency"}
-        of |= {"reading": "latency", "attention_merge": "attention"}
+        of |= {"reading": "latency", "attention_merge": "attention", "experts": "experts", "experts,": "experts"}
         for figure in summary.predictions()["figures"]:
             name = figure.get("table") or of.get(figure["kernel"].split()[0], "elementwise")
             self.assertIn((figure["shape"], name), measured, figure)
@@ -165,6 +165,8 @@ class Rehearsal(unittest.TestCase):
         for arm in ("baseline", "this", "pages"):
             kernels = {line["kernel"] for line in lines if line.get("arm") == arm and "kernel" in line}
             for kernel in ("empty, behind another", "rms_norm", "attend of decode", "product qkv", "choose, greedy"):
+                self.assertIn(kernel, kernels)
+            for kernel in ("experts", "experts, router", "experts, routes", "experts, products", "experts, sums"):
                 self.assertIn(kernel, kernels)
         for arm in ("baseline", "this", "pages", *parts.SWITCHES):
             steps = [line for line in lines if line.get("arm") == arm and "device us" in line]

@@ -6,6 +6,7 @@
 
 mod alone;
 mod bits;
+mod experts;
 mod kernels;
 mod latency;
 mod parts;
@@ -110,6 +111,8 @@ enum Part {
     Products,
     /// Attention of decode steps and of a prompt, whole and kernel by kernel.
     Attention,
+    /// A mixture of experts, whole and kernel by kernel, if the model has one.
+    Experts,
     /// Tokens from logits.
     Choosing,
     /// Norms, activations, rotations and sums of parts, each by itself.
@@ -153,6 +156,10 @@ pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
     require!(
         !(config.graphs.is_empty() && args.only.contains(&Part::Steps)),
         "`--only steps` measures recorded steps: leave --disable-cuda-graph out, or name `launches`"
+    );
+    require!(
+        experts::mixture(&config.model).is_some() || !args.only.contains(&Part::Experts),
+        "`--only experts` measures a mixture of experts, and this model has none: name another model or part"
     );
     let work = Measure {
         args: &args,
@@ -276,6 +283,12 @@ fn measure_kernels<B: Device>(args: &Args, kernels: &mut Kernels<'_, B>) -> anyh
     if args.measures(Part::Products) {
         kernels.begin("products");
         kernels.products(&args.rows)?;
+    }
+    if let Some(spec) = experts::mixture(&kernels.config.model)
+        && args.measures(Part::Experts)
+    {
+        kernels.begin("experts");
+        kernels.experts(spec, &args.rows)?;
     }
     if args.measures(Part::Attention) {
         kernels.begin("attention");

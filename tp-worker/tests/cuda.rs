@@ -27,6 +27,11 @@ fn small() -> PathBuf {
     root().join("tests/fixtures/architectures/llama")
 }
 
+/// Returns the folder of a small mixture of experts, with a shared one.
+fn mixture() -> PathBuf {
+    root().join("tests/fixtures/architectures/glm4_moe")
+}
+
 fn battery(ranks: impl Into<Ranks>, name: &str, target: &Path, draft: Option<&Path>) -> Report {
     // The device has memory for one test at a time.
     static ONE: Mutex<()> = Mutex::new(());
@@ -47,6 +52,30 @@ fn a_standalone_draft_conforms() {
 fn ngrams_conform() {
     let report = battery(DeviceKind::Cuda, "NGRAM", &small(), None);
     assert!(report.trees > 0 && report.drafted > 0 && report.switches > 0);
+}
+
+#[test]
+fn ngrams_conform_on_a_mixture() {
+    let report = battery(DeviceKind::Cuda, "NGRAM", &mixture(), None);
+    assert!(report.trees > 0 && report.drafted > 0 && report.switches > 0);
+}
+
+#[test]
+#[ignore = "minutes: drafts of mixtures of experts"]
+fn drafters_conform_on_a_mixture() {
+    let texts = [(5..11).cycle().take(96).collect::<Vec<u32>>()];
+    let eagle3 = heads::eagle3(&mixture(), &texts);
+    for (name, draft) in [
+        ("STANDALONE", mixture()),
+        ("EAGLE3", eagle3.path().to_owned()),
+    ] {
+        let report = battery(DeviceKind::Cuda, name, &mixture(), Some(&draft));
+        assert!(report.trees > 0 && report.drafted > 0 && report.switches > 0);
+    }
+    if Gpu::count().expect("GPUs") >= 2 {
+        let report = battery(on_gpus((2, 2), true), "NGRAM", &mixture(), None);
+        assert!(report.trees > 0 && report.drafted > 0 && report.switches > 0);
+    }
 }
 
 /// Numbers of ranks and of DP ranks.

@@ -22,11 +22,18 @@ fn report(line: &str) -> anyhow::Result<Report> {
 
 /// Measures a small model of this hidden size.
 fn report_of(hidden: usize, line: &str) -> anyhow::Result<Report> {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/architectures/llama");
+    report_on("llama", Some(hidden), line)
+}
+
+/// Measures the model of a fixture, perhaps with another hidden size.
+fn report_on(name: &str, hidden: Option<usize>, line: &str) -> anyhow::Result<Report> {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/architectures");
     let folder = tempfile::tempdir()?;
-    let text = std::fs::read_to_string(model.join("config.json"))?;
+    let text = std::fs::read_to_string(models.join(name).join("config.json"))?;
     let mut config: serde_json::Value = serde_json::from_str(&text)?;
-    config["hidden_size"] = serde_json::json!(hidden);
+    if let Some(hidden) = hidden {
+        config["hidden_size"] = serde_json::json!(hidden);
+    }
     std::fs::write(folder.path().join("config.json"), config.to_string())?;
     let path = folder.path().display();
     let line = format!("device --model-path {path} --load-format dummy {line}");
@@ -168,6 +175,32 @@ fn parts_are_measured_alone() -> anyhow::Result<()> {
             .count()
     });
     assert_eq!(tables, 1, "the ceilings: {report}");
+    Ok(())
+}
+
+/// A mixture whole, and its kernels. A row goes through 3 of 9 experts of 28 columns; 80 rows go
+/// through all.
+#[test]
+fn a_mixture_of_experts_has_its_lines() -> anyhow::Result<()> {
+    let sizes = "--device cuda --decode 1x8 --prefill 8 --peak 64 --working-set 1 --repeat 1";
+    let line = format!("{sizes} --only experts --rows 1,80");
+    let json = report_on("qwen3_moe", None, &line)?.to_json();
+    let rows = json["rows"].as_array().cloned().unwrap_or_default();
+    for kernel in [
+        "experts",
+        "experts, routes",
+        "experts, products",
+        "experts, sums",
+    ] {
+        for size in ["1 x 3 of 9 x 28", "80 x 3 of 9 x 28"] {
+            let of = |row: &&serde_json::Value| row["kernel"] == kernel && row["size"] == size;
+            assert!(rows.iter().any(|row| of(&row)), "{kernel} {size}: {json}");
+        }
+    }
+    let router = |row: &&serde_json::Value| row["kernel"] == "experts, router";
+    assert_eq!(rows.iter().filter(router).count(), 2, "{json}");
+    let refused = report(&line).err().map(|error| error.to_string());
+    assert!(refused.is_some_and(|error| error.contains("this model has none")));
     Ok(())
 }
 

@@ -4,6 +4,7 @@ mod attend;
 mod collectives;
 mod draft;
 mod ends;
+mod experts;
 mod load;
 mod measure;
 mod memory;
@@ -24,10 +25,10 @@ use crate::drafting::{ChainKernels, TreeKernels};
 use crate::error::CudaError;
 use crate::exchange::{CollectiveOptions, NoteBuffers, RankExchange};
 use crate::formats::Loaders;
-use crate::ops::{BlockOps, Products, RowwiseOps};
+use crate::ops::{BlockOps, ExpertOps, Products, RowwiseOps};
 use crate::passes::{Ledger, Lists, Recorded};
 use crate::runtime::{Compiler, Context, Meter, Stopwatch, Stream};
-use crate::tensors::{CudaTensor, Element};
+use crate::tensors::{CudaTensor, Element, RowsParameter};
 use attend::Kernels;
 pub use passes::CudaPasses;
 pub(crate) use sample::TokenSampler;
@@ -63,6 +64,10 @@ pub struct CudaBackend {
     operations: RowwiseOps,
     /// Operations that only some families need; `None` until one is asked for.
     blocks: Option<Arc<BlockOps>>,
+    /// Operations of mixtures of experts; `None` until a mixture is loaded.
+    experts: Option<Arc<ExpertOps>>,
+    /// Tokens of the batch that the last attention of the pass was for.
+    attended: Option<RowsParameter>,
     products: Products,
     attention: Vec<Kernels>,
     sampler: TokenSampler,
@@ -107,6 +112,8 @@ impl CudaBackend {
             operand,
             operations: RowwiseOps::new(&context, &compiler, operand)?,
             blocks: None,
+            experts: None,
+            attended: None,
             products: Products::new(&context, &compiler, operand)?,
             attention: Vec::new(),
             sampler: TokenSampler::new(&stream, &compiler)?,

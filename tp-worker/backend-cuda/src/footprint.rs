@@ -2,7 +2,7 @@
 
 use lockstep_backend::{
     AttentionShape, DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape,
-    RankLayout,
+    RankLayout, WeightFormat,
 };
 use lockstep_types::{CollectiveBackend, Dtype};
 
@@ -20,7 +20,7 @@ const UNIT: u64 = 2 << 20;
 /// Arrays of at least this many bytes have units of their own.
 const LARGE: u64 = 1 << 20;
 /// Memory without a size that is known before: code of kernels, cuBLASLt's too, which is loaded
-/// at its first use; and the unused ends of units.
+/// at its first use; lists of experts' addresses; and the unused ends of units.
 const RESERVE: u64 = 64 << 20;
 
 /// Bytes kept free for each recorded pass. This is a bound that graphs should keep within;
@@ -51,7 +51,11 @@ impl CudaMemory {
 
 impl DeviceMemory for CudaMemory {
     fn matrix_bytes(&self, matrix: MatrixShape) -> u64 {
-        floats(self.operand, &[matrix.rows, matrix.cols])
+        let element = match matrix.format {
+            WeightFormat::Float32 => Element::F32,
+            _ => self.operand,
+        };
+        floats(element, &[matrix.rows, matrix.cols])
     }
 
     fn vector_bytes(&self, len: usize) -> u64 {
@@ -177,8 +181,6 @@ fn whole(bytes: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_backend::WeightFormat;
-
     use super::*;
     use crate::exchange::host::PIECE;
 

@@ -47,31 +47,27 @@ impl Loaders {
     ) -> Result<CudaMatrix, CudaError> {
         match format {
             WeightFormat::Float => self.floats.load(device, matrix),
+            WeightFormat::Float32 => self.floats.load_router(device, matrix),
             WeightFormat::Int8
             | WeightFormat::Int4
             | WeightFormat::Fp8 { .. }
             | WeightFormat::Mxfp4 => Err(unserved()),
-            WeightFormat::Float32 => Err(no_experts()),
         }
     }
 }
 
-const NO_EXPERTS: &str = "mixtures of experts run on processors alone";
-
 /// See [`lockstep_backend::Memory::serves_format`].
 pub(crate) fn serves(format: WeightFormat, role: MatrixRole) -> Result<(), &'static str> {
     match (format, role) {
-        (WeightFormat::Float32, _) | (_, MatrixRole::Router) => Err(NO_EXPERTS),
+        (WeightFormat::Float32, MatrixRole::Router) => Ok(()),
+        (WeightFormat::Float32, _) | (_, MatrixRole::Router) => {
+            Err("GPUs have 32-bit floats for routers, and for nothing else")
+        }
         (WeightFormat::Float, _) => Ok(()),
         (WeightFormat::Int8 | WeightFormat::Int4, _) => Err("GPUs have no quantized weights"),
         (WeightFormat::Fp8 { .. }, _) => Err("GPUs have no FP8 weights"),
         (WeightFormat::Mxfp4, _) => Err("GPUs have no MXFP4 weights"),
     }
-}
-
-/// The error for the router of a mixture of experts.
-fn no_experts() -> CudaError {
-    CudaError::Unsupported(format!("{NO_EXPERTS}: give --device cpu"))
 }
 
 /// The error for a matrix in a format that is not served.

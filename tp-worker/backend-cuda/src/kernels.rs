@@ -17,6 +17,8 @@ pub struct Source {
 
 const DEVICE: (&str, &str) = ("device.cuh", include_str!("../kernels/device.cuh"));
 const BATCH: (&str, &str) = ("batch.cuh", include_str!("../kernels/batch.cuh"));
+const FEW_ROWS_TILES: (&str, &str) = ("few_rows.cuh", include_str!("../kernels/few_rows.cuh"));
+const ROUTES: (&str, &str) = ("routes.cuh", include_str!("../kernels/routes.cuh"));
 const SUMS: (&str, &str) = ("sums.cuh", include_str!("../kernels/sums.cuh"));
 const SOFTMAX: (&str, &str) = ("softmax.cuh", include_str!("../kernels/softmax.cuh"));
 const TILE: (&str, &str) = ("tile.cuh", include_str!("../kernels/tile.cuh"));
@@ -49,7 +51,17 @@ pub(crate) const BLOCKS: Source = Source {
 pub(crate) const FEW_ROWS: Source = Source {
     name: "few_rows.cu",
     text: include_str!("../kernels/few_rows.cu"),
-    headers: &[DEVICE, SUMS],
+    headers: &[DEVICE, SUMS, FEW_ROWS_TILES],
+};
+pub(crate) const ROUTE: Source = Source {
+    name: "route.cu",
+    text: include_str!("../kernels/route.cu"),
+    headers: &[DEVICE, ROUTES],
+};
+pub(crate) const EXPERTS: Source = Source {
+    name: "experts.cu",
+    text: include_str!("../kernels/experts.cu"),
+    headers: &[DEVICE, SUMS, FEW_ROWS_TILES, ROUTES],
 };
 pub(crate) const CELLS: Source = Source {
     name: "cells.cu",

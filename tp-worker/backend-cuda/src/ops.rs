@@ -1,7 +1,8 @@
-//! The operations of a transformer: products, attention, norms and element-wise work.
+//! The operations of a transformer: products, attention, norms, experts and element-wise work.
 
 pub(crate) mod attention;
 pub(crate) mod blocks;
+pub(crate) mod experts;
 mod indices;
 pub(crate) mod products;
 pub(crate) mod random;
@@ -11,6 +12,7 @@ mod sums;
 pub use attention::{Attention, Cut, HeadNorms, PagedCache, Queries, Rope, Work, WorkLimits};
 pub use blocks::BlockOps;
 pub(crate) use blocks::number_of;
+pub(crate) use experts::{ExpertOps, MixtureSpace};
 pub use indices::Indices;
 pub(crate) use indices::IndicesParameter;
 pub(crate) use products::WORKSPACE;

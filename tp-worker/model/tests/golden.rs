@@ -6,6 +6,8 @@
 mod cuda;
 #[path = "golden/cuda_company.rs"]
 mod cuda_company;
+#[path = "golden/cuda_experts.rs"]
+mod cuda_experts;
 #[path = "golden/cuda_ranks.rs"]
 mod cuda_ranks;
 #[path = "golden/data_parallel.rs"]
@@ -154,11 +156,13 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit and 4-bit floats, mixtures of
-/// experts, and attention with sinks.
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit and 4-bit floats, attention with
+/// sinks, and heads whose width is no multiple of 8.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
     let floats = |case: &Case| case.model.checkpoint == CheckpointFormat::Floats;
-    cases().filter(move |(_, case)| floats(case) && !case.is_mixture() && !case.has_sinks())
+    let whole = |layer: &LayerSpec| layer.attention().head_dim.is_multiple_of(8);
+    let served = move |case: &Case| floats(case) && !case.has_sinks();
+    cases().filter(move |(_, case)| served(case) && case.model.layers.iter().all(whole))
 }
 
 fn cpu(dtype: Dtype) -> Factory<CpuBackend> {

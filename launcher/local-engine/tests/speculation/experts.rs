@@ -1,7 +1,8 @@
 //! A model with mixtures of experts. Its texts have the same bits with chunks, other requests,
-//! drafts and trees, on ranks and DP ranks.
+//! drafts and trees, on ranks and DP ranks, and on GPUs.
 
 use lockstep_types::Dtype;
+use lockstep_types::sampling::LogprobParams;
 
 use crate::{
     setup::{Algorithm, Layers, Setup, Shape},
@@ -49,6 +50,46 @@ fn drafts_change_no_bit() {
                 page,
                 radix: true,
                 ..plain(Dtype::Float32, split)
+            };
+            let found = answers(&setup, &jobs);
+            same(&format!("{setup:?}"), &found, &expected);
+            accepted += accepted_by(&found);
+        }
+    }
+    assert!(accepted > 0);
+}
+
+/// The device routes, drafts and chooses. Its passes have at most 64 tokens, so that all have the
+/// same bits.
+#[test]
+fn drafts_on_gpus_change_no_bit() {
+    let _alone = crate::cuda::ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _order = lockstep_fake_cuda::order_of_threads(3);
+    let (mut jobs, mut accepted) = (jobs(2, 16), 0);
+    for job in &mut jobs {
+        job.request.generation.logprobs = LogprobParams::default();
+    }
+    for split in [(1, 1), (2, 2)] {
+        let plain = Setup {
+            gpus: true,
+            chunk: Some(2 * 16),
+            running: 8,
+            tokens: 1024,
+            ..plain(Dtype::Float32, split)
+        };
+        let expected = answers(&plain, &jobs);
+        for (algorithm, shape, page) in [
+            (Algorithm::Ngram, Shape::TREE, 4),
+            (Algorithm::Eagle3, Shape::chain(3), 1),
+            (Algorithm::Standalone, Shape::TREE, 16),
+        ] {
+            let setup = Setup {
+                speculation: Some((algorithm, shape)),
+                page,
+                radix: true,
+                ..plain.clone()
             };
             let found = answers(&setup, &jobs);
             same(&format!("{setup:?}"), &found, &expected);

@@ -159,6 +159,7 @@ impl CudaBackend {
         (out, next): (&mut CudaTensor, Option<&CudaMatrix>),
     ) -> Result<(), CudaError> {
         let tokens = inputs.tokens().most();
+        self.attended = Some(inputs.tokens().parameter());
         out.expect(tokens, shape.out_width(), "the attention output");
         let at = self.kernels(shape, cache.element())?;
         let (stream, kernels) = (&self.stream, &mut self.attention[at]);

@@ -22,7 +22,9 @@ impl CudaBackend {
             operand: self.operand,
         };
         let weights = self.loaders.load(device, matrix, format)?;
-        self.products.prepare(Product::of(&weights), 1)?;
+        if !weights.is_router {
+            self.products.prepare(Product::of(&weights), 1)?;
+        }
         Ok(weights)
     }
 

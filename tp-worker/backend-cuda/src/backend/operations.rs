@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use lockstep_backend::{
     Attend, AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeviceDrafter,
-    DeviceSampler, Exchange, ExchangeNotes, Linear, LogitScaling, Ops, Owners, PassKey, Passes,
-    RowParallel, Rows as Gathered, Scatter, WholeNorms,
+    DeviceSampler, Exchange, ExchangeNotes, ExpertSpace, Experts, Linear, LogitScaling, Ops,
+    Owners, PassKey, Passes, RowParallel, Rows as Gathered, Scatter, WholeNorms,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Activation, Dtype};
@@ -200,6 +200,16 @@ impl Ops for CudaBackend {
     fn scale_logits(&mut self, logits: &mut CudaTensor, scaling: LogitScaling) {
         let done = self.run_scaling(logits, scaling);
         self.keep(done);
+    }
+    fn experts(
+        &mut self,
+        x: &CudaTensor,
+        scores: &mut CudaTensor,
+        w: Experts<'_, CudaMatrix, Buffer<f32>>,
+        space: ExpertSpace<'_, CudaTensor>,
+        out: &mut CudaTensor,
+    ) -> Result<(), BackendError> {
+        Ok(self.run_experts(x, scores, w, space, out)?)
     }
     fn gather_rows(&mut self, x: &CudaTensor, rows: Gathered<'_, Inputs>, out: &mut CudaTensor) {
         let done = self.gather(x, rows, out);

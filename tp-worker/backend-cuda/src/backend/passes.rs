@@ -170,8 +170,9 @@ impl CudaBackend {
             true => self.repeat(passes, key, work),
             false => self.run_once(work),
         };
-        // Levels of drafts end with their pass.
+        // Levels of drafts end with their pass, and so does its batch.
         self.chains.end();
+        self.attended = None;
         done
     }
 

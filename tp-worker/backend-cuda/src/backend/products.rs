@@ -20,6 +20,9 @@ impl CudaBackend {
         w: Weights<'_>,
         out: &mut CudaTensor,
     ) -> Result<(), CudaError> {
+        if w.weight.is_router {
+            return self.score_experts(x, w, out);
+        }
         let operands = operands(x, &w, self.chains.rows(x.rows()), out);
         self.products.run(&self.stream, operands, &mut out.floats)
     }

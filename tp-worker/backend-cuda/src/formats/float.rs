@@ -10,14 +10,15 @@ use super::Device;
 use crate::error::CudaError;
 use crate::ops::Random;
 use crate::runtime::Context;
-use crate::tensors::{CudaMatrix, Floats};
+use crate::tensors::{CudaMatrix, Element, Floats};
 use uploads::Uploads;
 
 /// Working memory and kernels that bring floats to the device.
 pub(super) struct FloatLoader {
     uploads: Uploads,
-    /// Generator for random weights; `None` until some are requested.
-    random: Option<Random>,
+    /// Generators for random weights: of operands, and of routers where those differ. `None` until
+    /// some are requested.
+    random: [Option<Random>; 2],
 }
 
 impl FloatLoader {
@@ -28,7 +29,7 @@ impl FloatLoader {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         Ok(Self {
             uploads: Uploads::new(context)?,
-            random: None,
+            random: [None, None],
         })
     }
 
@@ -41,6 +42,28 @@ impl FloatLoader {
         device: Device<'_>,
         matrix: &HostMatrix<'_>,
     ) -> Result<CudaMatrix, CudaError> {
+        let floats = self.floats(device, matrix)?;
+        Ok(CudaMatrix::new(floats, matrix.rows(), matrix.cols(), false))
+    }
+
+    /// Brings a router to the device, in 32-bit floats.
+    ///
+    /// # Errors
+    /// The errors of [`Self::load`].
+    pub(super) fn load_router(
+        &mut self,
+        device: Device<'_>,
+        matrix: &HostMatrix<'_>,
+    ) -> Result<CudaMatrix, CudaError> {
+        let device = Device {
+            operand: Element::F32,
+            ..device
+        };
+        let floats = self.floats(device, matrix)?;
+        Ok(CudaMatrix::new(floats, matrix.rows(), matrix.cols(), true))
+    }
+
+    fn floats(&mut self, device: Device<'_>, matrix: &HostMatrix<'_>) -> Result<Floats, CudaError> {
         let (rows, cols) = (matrix.rows(), matrix.cols());
         let (context, len) = (device.stream.context(), rows.saturating_mul(cols));
         let mut floats = Floats::new(context, device.operand, len, "a weight matrix")?;
@@ -53,7 +76,7 @@ impl FloatLoader {
             }
             HostMatrix::Random(random) => self.generate(device, random, &mut floats)?,
         }
-        Ok(CudaMatrix { floats, rows, cols })
+        Ok(floats)
     }
 
     /// Queues the generation of `matrix` in `out`.
@@ -68,10 +91,11 @@ impl FloatLoader {
             compiler,
             operand,
         } = device;
-        let random = match self.random.take() {
+        let kept = &mut self.random[usize::from(operand == Element::F32)];
+        let random = match kept.take() {
             Some(random) => random,
             None => Random::new(stream.context(), compiler, operand)?,
         };
-        self.random.insert(random).fill(stream, matrix, out)
+        kept.insert(random).fill(stream, matrix, out)
     }
 }

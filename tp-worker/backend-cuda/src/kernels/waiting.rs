@@ -2,7 +2,7 @@
 
 /// Kernels whose blocks all call `griddepcontrol_wait`, in alphabetical order. Before the wait
 /// they read only what no pass writes, and write nothing.
-const WAITING: [&str; 40] = [
+const WAITING: [&str; 50] = [
     "accept",
     "activate",
     "attend",
@@ -24,6 +24,10 @@ const WAITING: [&str; 40] = [
     "embed",
     "empty",
     "end_block",
+    "experts_16",
+    "experts_32",
+    "experts_64",
+    "experts_8",
     "follow",
     "join_columns",
     "product_16",
@@ -33,15 +37,21 @@ const WAITING: [&str; 40] = [
     "rms_norm",
     "rms_norm_wide",
     "rotate_and_store",
+    "route",
     "rows_to_bf16",
     "rows_to_f32",
     "scale_logits",
+    "score_1",
+    "score_16",
+    "score_4",
     "silu_mul",
+    "sort_choices",
     "square_sums",
     "sum_up",
     "tree_branch",
     "tree_grow",
     "tree_parents",
+    "weigh_choices",
     "whole_norm",
 ];
 

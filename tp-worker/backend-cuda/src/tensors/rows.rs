@@ -62,6 +62,13 @@ pub(crate) struct RowsParameter {
     pad: u32,
 }
 
+impl RowsParameter {
+    /// Largest number of rows.
+    pub(crate) fn most(&self) -> usize {
+        self.most as usize
+    }
+}
+
 /// Number of blocks of `each` elements that cover `all`.
 pub(crate) fn blocks(all: usize, each: usize) -> u32 {
     all.div_ceil(each) as u32

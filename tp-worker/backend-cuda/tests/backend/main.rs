@@ -12,6 +12,7 @@ mod drafts;
 mod endings;
 mod errors;
 mod exchanged;
+mod experts;
 mod faults;
 mod hangs;
 mod memory;

@@ -73,6 +73,15 @@ fn everything_takes_what_is_charged(context: &Context) {
         let charged = memory.matrix_bytes(floats(rows, cols));
         check("a matrix", charged, used, 1);
         assert_eq!(gpu.matrix_bytes(&loaded) as u64, used);
+        let (used, _router) = taken(context, || {
+            gpu.load_matrix(&host, WeightFormat::Float32).unwrap()
+        });
+        let router = MatrixShape {
+            role: MatrixRole::Router,
+            format: WeightFormat::Float32,
+            ..floats(rows, cols)
+        };
+        check("a router", memory.matrix_bytes(router), used, 1);
         let (used, _vector) = taken(context, || gpu.load_vector(&[1.0; 77]).unwrap());
         check("a vector", memory.vector_bytes(77), used, 1);
         let table = RopeTable {

@@ -16,13 +16,14 @@ const CELLS: &str = "cells::cells_are_copied_one_after_the_other";
 const CHOOSING: &str = "sampling::little_is_chosen_and_watched";
 const MASKS: &str = "sampling::a_few_masks_are_watched";
 const FEW_ROWS: &str = "products::few_rows_are_watched";
+const EXPERTS: &str = "experts::experts_are_watched";
 const WINDOWS: &str = "attention::windows_show_the_nearest_positions";
 const NORMS: &str = "rowwise::norms_are_those_of_plain_loops";
 const ENDS: &str = "blocks::ends_of_blocks_are_those_of_plain_loops";
 const CHAINS: &str = "chains::kernels_that_begin_early_have_the_bits_of_those_that_wait";
 
 /// Name of the fault, script by which `sed` plants it, and the test that has to fail.
-const FAULTS: [(&str, &str, &str); 57] = [
+const FAULTS: [(&str, &str, &str); 68] = [
     (
         "cells too early",
         "/cell_of(a, row, item, begin/,/copy_block/s/__syncthreads();//",
@@ -242,6 +243,61 @@ const FAULTS: [(&str, &str, &str); 57] = [
     ("the last of equals", "s/<< 32 . ~id/<< 32 | id/", CHOOSING),
     ("ties beyond top-k", "s/(nth + 1) . own/2 * own/", CHOOSING),
     (
+        "weights of experts too early",
+        "s/__syncwarp(); *.. the chosen are in front//",
+        EXPERTS,
+    ),
+    (
+        "the highest of equal experts, or any",
+        "s/expert < best.expert);/expert > best.expert);/",
+        EXPERTS,
+    ),
+    (
+        "a correction that weighs",
+        "s/const float weight = is_chosen .*/const float weight = is_chosen ? weights[e] + (a.correction ? a.correction[e] : 0.0f) : 0.0f;/",
+        EXPERTS,
+    ),
+    (
+        "a correction that chooses nothing",
+        "s/__fadd_rn(weights.e., a.correction . a.correction.e. : 0.0f)/weights[e]/",
+        EXPERTS,
+    ),
+    (
+        "the factor is forgotten",
+        "s/ : weight, a.factor)/ : weight, 1.0f)/",
+        EXPERTS,
+    ),
+    (
+        "a shared expert is forgotten",
+        "s/experts.i. = a.scored + i - a.active;/experts[i] = 0;/",
+        EXPERTS,
+    ),
+    (
+        "counts that are not zero",
+        "s/__syncthreads(); *.. counts are zero//",
+        EXPERTS,
+    ),
+    (
+        "choices that are not counted",
+        "s/__syncthreads(); *.. all are counted//",
+        EXPERTS,
+    ),
+    (
+        "a tile's end of another expert",
+        "s/min(a.height, total - before)/a.height/",
+        EXPERTS,
+    ),
+    (
+        "the row before a place's",
+        "s/p.order.of.first + row. : of.first/p.order[of.first + (row ? row - 1 : 0)] : of.first/",
+        EXPERTS,
+    ),
+    (
+        "another row's weights",
+        "s/a.weights + (size_t)row . a.taken;$/a.weights;/",
+        EXPERTS,
+    ),
+    (
         "attention's items before earlier work is done",
         "/DYNAMIC_SHARED(Stage/,/items = a.work/{s/^ *griddepcontrol_wait();//;s/items = a.work.*$/& griddepcontrol_wait();/}",
         ATTENTION,
@@ -258,7 +314,7 @@ const FAULTS: [(&str, &str, &str); 57] = [
     ),
     (
         "rows of a product before earlier work is done",
-        "/ multiply(Product/,/^}/{s/^ *griddepcontrol_wait();//;s/copy(chunk, !is_early);/& griddepcontrol_wait();/}",
+        "/ multiply(Product/,/^}/{s/^ *griddepcontrol_wait();//;s/^    found.multiply(.*$/& griddepcontrol_wait();/}",
         CHAINS,
     ),
     (

@@ -12,6 +12,7 @@ mod chains;
 mod copies;
 mod driver;
 mod errors;
+mod experts;
 mod faults;
 mod products;
 mod requests;

@@ -15,7 +15,7 @@ use lockstep_types::{Activation, KvCacheDtype};
 
 use crate::requests::{Request, Run, attend};
 use crate::support::{ELEMENTS, Gpu, Noise, tokens};
-use crate::{accepting, chains, sampling};
+use crate::{accepting, chains, experts, sampling};
 
 /// Path of a sanitizer's library; `None` if the compiler has none.
 fn library(name: &str) -> Option<String> {
@@ -105,6 +105,7 @@ fn every_kernel() {
     for element in ELEMENTS {
         blocks(&gpu, element);
     }
+    experts::every_kernel();
     sampling::every_kernel(&gpu);
     accepting::every_kernel(&gpu);
     let made = RowwiseOps::new(&gpu.context, &gpu.compiler, Element::Bf16);

@@ -177,7 +177,7 @@ fn verify_in_company(run: &mut Run, alone: &[Vec<Vec<u32>>]) {
 #[test]
 fn decoding_and_verification_have_equal_bits_in_any_company() {
     let others = [decode_together, verify_alone, verify_in_company];
-    for name in ["llama", "qwen3"] {
+    for name in ["llama", "qwen3", "glm4_moe"] {
         for dtypes in DTYPES {
             let alone = {
                 let _order = lockstep_fake_cuda::order(1);

@@ -54,10 +54,17 @@ fn run(
     check(&name, &case.golden, &found, tolerance, clear_gap);
 }
 
-/// Covers biases, a head of its own and norms of heads, on splits and in types by turns.
+/// Covers biases, a head of its own, norms of heads and mixtures of experts, on splits and in types
+/// by turns.
 #[test]
 fn ranks_share_a_model_whichever_way_their_data_goes() {
-    let names = ["llama_bias", "qwen2_untied", "qwen3"];
+    let names = [
+        "llama_bias",
+        "qwen2_untied",
+        "qwen3",
+        "glm4_moe",
+        "qwen3_moe",
+    ];
     let cases = cases_on_gpus().filter(|(name, _)| names.contains(name));
     for (number, (name, case)) in cases.enumerate() {
         for turn in [number, number + names.len()] {

@@ -39,23 +39,29 @@ pub(super) struct FewRows {
     sum_up: Kernel<SumUp>,
 }
 
-/// Rows and outputs of a tile, and number of stages, as in `few_rows.cu`.
+/// Rows and outputs of a tile, and number of stages, as in `few_rows.cuh`.
 #[derive(Debug, Clone, Copy)]
-struct Sizes {
-    name: &'static str,
-    rows: usize,
-    outputs: usize,
+pub(crate) struct Sizes {
+    pub(crate) name: &'static str,
+    pub(crate) rows: usize,
+    pub(crate) outputs: usize,
     stages: usize,
 }
 
-const SIZES: [Sizes; 4] = [
-    Sizes::new("product_8", 8, SMALLEST_TILE, 6),
-    Sizes::new("product_16", 16, SMALLEST_TILE, 5),
-    Sizes::new("product_32", 32, 2 * SMALLEST_TILE, 4),
-    Sizes::new("product_64", MOST_ROWS, 2 * SMALLEST_TILE, 4),
-];
+const SIZES: [Sizes; 4] = Sizes::named(["product_8", "product_16", "product_32", "product_64"]);
 
 impl Sizes {
+    /// Sizes of kernels for 8, 16, 32 and 64 rows.
+    pub(crate) const fn named(names: [&'static str; 4]) -> [Self; 4] {
+        let [first, second, third, fourth] = names;
+        [
+            Self::new(first, 8, SMALLEST_TILE, 6),
+            Self::new(second, 16, SMALLEST_TILE, 5),
+            Self::new(third, 32, 2 * SMALLEST_TILE, 4),
+            Self::new(fourth, MOST_ROWS, 2 * SMALLEST_TILE, 4),
+        ]
+    }
+
     const fn new(name: &'static str, rows: usize, outputs: usize, stages: usize) -> Self {
         Self {
             name,
@@ -65,7 +71,8 @@ impl Sizes {
         }
     }
 
-    fn shared_bytes(&self) -> usize {
+    /// Bytes of shared memory of a block.
+    pub(crate) fn shared_bytes(&self) -> usize {
         self.stages * (self.rows + self.outputs) * CHUNK
     }
 }

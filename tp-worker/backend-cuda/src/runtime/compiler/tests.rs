@@ -12,7 +12,7 @@ use super::{Defines, Program, Source, library_version, options};
 use crate::drafting::{chains, sampling, trees};
 use crate::exchange::notes;
 use crate::kernels::BITS;
-use crate::ops::{attention, blocks, products, random, rowwise};
+use crate::ops::{attention, blocks, experts, products, random, rowwise};
 use crate::runtime::{bits, meter};
 use crate::tensors::Element;
 
@@ -51,6 +51,7 @@ fn programs() -> Vec<(&'static Source, Defines)> {
     }
     all.extend(elements.map(blocks::source));
     all.extend(elements.map(random::source));
+    all.extend(elements.into_iter().flat_map(experts::sources));
     all.extend(meter::sources());
     all.push((notes::SOURCE, Defines::new()));
     all.extend(sampling::SOURCES.map(|source| (source, Defines::new())));

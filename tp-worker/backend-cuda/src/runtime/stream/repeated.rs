@@ -1,5 +1,6 @@
 //! Copies from and to the host's memory that a recorded pass may repeat: the device uses the
-//! memory's contents at the time of each repetition.
+//! memory's contents at the time of each repetition. And copies of what stays, which no pass
+//! repeats.
 
 use bytemuck::Pod;
 use cudarc::driver::result;
@@ -64,5 +65,29 @@ impl Stream {
         // SAFETY: there is as much; the caller leaves `to` alone.
         let copies = unsafe { result::memcpy_dtoh_async(to, from.address(), self.raw()) };
         copies.map_err(driver("cuMemcpyDtoHAsync"))
+    }
+
+    /// Copies `from` to the beginning of `to`, and waits, also where work is rehearsed, or runs
+    /// before it is recorded: a repetition finds the values, since nothing writes `to` again.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`]; [`CudaError::Unsupported`] while a graph is recorded.
+    ///
+    /// # Panics
+    /// Panics if `to` is shorter than `from`.
+    pub(crate) fn upload_to_stay<T: Pod>(
+        &self,
+        from: &[T],
+        to: &mut Buffer<T>,
+    ) -> Result<(), CudaError> {
+        assert!(from.len() <= to.len(), "a copy has room");
+        if self.tape.records() {
+            self.refuse_while_recorded()?;
+        }
+        self.context.bind()?;
+        // SAFETY: there is room, and `from` lives until the copy is done.
+        let copies = unsafe { result::memcpy_htod_async(to.address(), from, self.raw()) };
+        copies.map_err(driver("cuMemcpyHtoDAsync"))?;
+        self.synchronize()
     }
 }

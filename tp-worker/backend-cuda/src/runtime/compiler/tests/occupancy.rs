@@ -8,7 +8,7 @@ use lockstep_backend::AttentionShape;
 
 use super::{Defines, Source, compiled};
 use crate::drafting::sampling;
-use crate::ops::{attention, blocks, products, rowwise};
+use crate::ops::{attention, blocks, experts, products, rowwise};
 use crate::runtime::compiler::library_version;
 use crate::tensors::Element;
 
@@ -93,6 +93,12 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
         dynamic,
     });
     let few = few.into_iter().chain([kernel("sum_up", 256)]);
+    let [routes, products_of_experts] = experts::sources(bf16);
+    let each = experts::launched().map(|(name, threads, dynamic)| Kernel {
+        name,
+        threads,
+        dynamic,
+    });
     let [choose, accept] = sampling::SOURCES.map(|source| (source, Defines::new()));
     let staged = |name, dynamic| Kernel {
         name,
@@ -119,6 +125,18 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
             .map(|name| kernel(name, 256))
             .into(),
         ),
+        (
+            routes,
+            vec![
+                kernel("score_1", 128),
+                kernel("score_4", 128),
+                kernel("score_16", 128),
+                kernel("route", 128),
+                kernel("sort_choices", 512),
+                kernel("weigh_choices", 128),
+            ],
+        ),
+        (products_of_experts, each.into()),
         (cells, vec![kernel("rotate_and_store", 128)]),
         (plan, vec![kernel("attention_plan", 32)]),
         (

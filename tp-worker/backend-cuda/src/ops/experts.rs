@@ -1,0 +1,328 @@
+//! Mixtures of experts: a router's scores, routes, products of each expert with the rows that chose
+//! it, and weighed sums. Compiled when a model first asks for one.
+//!
+//! All launches follow from the number of rows that there may be, never from what rows choose, so a
+//! pass with a mixture is recorded as any other.
+
+mod lists;
+mod parameters;
+
+use std::sync::Arc;
+
+use lockstep_backend::Experts;
+use lockstep_types::{Activation, RouterWeights};
+
+use crate::error::CudaError;
+use crate::kernels::{self, Source};
+use crate::ops::number_of;
+use crate::ops::products::few::Sizes;
+use crate::runtime::{Buffer, Compiler, Context, Defines, Kernel, Module, Stream};
+use crate::tensors::{CudaMatrix, Element, Floats, RowsParameter, blocks};
+use lists::{Lists, height};
+use parameters::{ExpertProduct, Route, Score, Sort, Weigh};
+
+/// Largest number of experts of a layer, with shared ones, as in `routes.cuh`.
+const MOST_EXPERTS: usize = 1024;
+/// Threads of a block in `route.cu`, and of one that sorts.
+const THREADS: u32 = 128;
+const SORTERS: u32 = 512;
+/// Warps of a block in `route.cu`.
+const WARPS: usize = 4;
+/// Kernels of a router, with the rows that a warp multiplies.
+const SCORES: [(&str, usize); 3] = [("score_1", 1), ("score_4", 4), ("score_16", 16)];
+/// Kernels of experts, with their tiles.
+const SIZES: [Sizes; 4] = Sizes::named(["experts_8", "experts_16", "experts_32", "experts_64"]);
+
+/// The kernels of mixtures of experts, for operands of one type.
+///
+/// A row's bits depend on the row and the weights alone, for any number of rows: a score, and every
+/// sum of a product, has one order.
+///
+/// # Panics
+/// Operations panic where arrays are too short or of another type.
+pub(crate) struct ExpertOps {
+    operand: Element,
+    scores: [(usize, Kernel<Score>); 3],
+    route: Kernel<Route>,
+    sort: Kernel<Sort>,
+    products: [(Sizes, Kernel<ExpertProduct>); 4],
+    weigh: Kernel<Weigh>,
+}
+
+/// Activations of a mixture over some rows. A row has as many choices as it goes through experts.
+pub(crate) struct MixtureSpace<'a> {
+    /// Inputs `[rows, in]`.
+    pub x: &'a Floats,
+    /// Scores of the router, `[rows, experts]`.
+    pub scores: &'a Floats,
+    /// Space for lists of routes: the place of gate and up, `[choices, 2·m]`, which stay in
+    /// registers.
+    pub lists: &'a mut Floats,
+    /// Activated columns, `[choices, m]`.
+    pub activated: &'a mut Floats,
+    /// Results of the experts, `[choices, out]`.
+    pub products: &'a mut Floats,
+    /// Weighed sums, `[rows, out]`.
+    pub out: &'a mut Floats,
+}
+
+impl ExpertOps {
+    /// Compiles and loads the kernels.
+    ///
+    /// # Errors
+    /// The errors of [`Compiler::compile`] and [`Module::load`].
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        compiler: &Compiler,
+        operand: Element,
+    ) -> Result<Self, CudaError> {
+        let [routes, experts] = sources(operand).map(|(source, defines)| -> Result<_, CudaError> {
+            Module::load(context, &compiler.compile(source, &defines)?)
+        });
+        let (routes, experts) = (routes?, experts?);
+        let score =
+            |(name, rows)| -> Result<_, CudaError> { Ok((rows, routes.kernel(name, THREADS, 0)?)) };
+        let product = |sizes: Sizes| -> Result<_, CudaError> {
+            let kernel = experts.kernel(sizes.name, THREADS, sizes.shared_bytes())?;
+            Ok((sizes, kernel))
+        };
+        let [one, four, many] = SCORES.map(score);
+        let [first, second, third, fourth] = SIZES.map(product);
+        Ok(Self {
+            operand,
+            scores: [one?, four?, many?],
+            route: routes.kernel("route", THREADS, 0)?,
+            sort: routes.kernel("sort_choices", SORTERS, 0)?,
+            products: [first?, second?, third?, fourth?],
+            weigh: routes.kernel("weigh_choices", THREADS, 0)?,
+        })
+    }
+
+    /// `out = x · wᵀ` with a router's weights, which are not rounded.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub(crate) fn score(
+        &self,
+        stream: &Stream,
+        x: &Floats,
+        router: &CudaMatrix,
+        rows: RowsParameter,
+        out: &mut Floats,
+    ) -> Result<(), CudaError> {
+        let (most, outputs, inputs) = (rows.most(), router.rows, router.cols);
+        x.expect(self.operand, most * inputs, "the router's input");
+        router
+            .floats
+            .expect(Element::F32, outputs * inputs, "a router");
+        out.expect(Element::F32, most * outputs, "the router's output");
+        let parameters = Score {
+            x: x.address(),
+            w: router.floats.address(),
+            out: out.address(),
+            rows,
+            outputs: outputs as u32,
+            inputs: inputs as u32,
+            aligned: u32::from(inputs.is_multiple_of(4)),
+            pad: 0,
+        };
+        let [smaller @ .., largest] = &self.scores;
+        let serves = |(each, _): &&(usize, Kernel<Score>)| most <= *each;
+        let (each, kernel) = smaller.iter().find(serves).unwrap_or(largest);
+        let grid = [blocks(outputs, WARPS), blocks(most, *each), 1];
+        // SAFETY: all have room for `most` rows.
+        unsafe { kernel.launch(stream, grid, &parameters) }
+    }
+
+    /// Runs a mixture behind its router: see [`lockstep_backend::Ops::experts`].
+    ///
+    /// # Errors
+    /// [`CudaError::Unsupported`] for more experts, or narrower ones, than the kernels serve;
+    /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
+    pub(crate) fn run(
+        &self,
+        stream: &Stream,
+        w: &Experts<'_, CudaMatrix, Buffer<f32>>,
+        rows: RowsParameter,
+        space: MixtureSpace<'_>,
+    ) -> Result<(), CudaError> {
+        let (most, all) = (rows.most(), w.gate_up.len());
+        if all > MOST_EXPERTS {
+            return Err(CudaError::Unsupported(format!(
+                "layers of {all} experts are not served on GPUs, which take {MOST_EXPERTS} at most: give --device cpu"
+            )));
+        }
+        if most == 0 {
+            return Ok(());
+        }
+        let MixtureSpace {
+            x,
+            scores,
+            lists,
+            activated,
+            products,
+            out,
+        } = space;
+        let lists = Lists::new(lists, most, w, height(most * w.taken(), all))?;
+        self.choose(stream, w, rows, scores, &lists)?;
+        self.sort(stream, w, rows, &lists)?;
+        let (gate_up, down) = (&w.gate_up[0], &w.down[0]);
+        assert!(gate_up.rows == 2 * down.cols, "gates let columns through");
+        let first = Grouped {
+            weights: CudaMatrix::addresses(stream, w.gate_up)?,
+            shape: [down.cols, gate_up.cols],
+            order: lists.order,
+            gated: number_of(Activation::Silu),
+        };
+        x.expect(self.operand, most * gate_up.cols, "inputs of experts");
+        activated.expect(self.operand, lists.choices * down.cols, "activated columns");
+        self.multiply(stream, &first, &lists, x.address(), activated.address())?;
+        let second = Grouped {
+            weights: CudaMatrix::addresses(stream, w.down)?,
+            shape: [down.rows, down.cols],
+            order: 0,
+            gated: 0,
+        };
+        let len = lists.choices * down.rows;
+        products.expect(Element::F32, len, "results of experts");
+        let (from, to) = (activated.address(), products.address());
+        self.multiply(stream, &second, &lists, from, to)?;
+        out.expect(Element::F32, most * down.rows, "the mixture's output");
+        let parameters = Weigh {
+            products: products.address(),
+            weights: lists.weights,
+            places: lists.places,
+            out: out.address(),
+            rows,
+            width: down.rows as u32,
+            taken: w.taken() as u32,
+        };
+        let grid = [most as u32, blocks(down.rows, THREADS as usize), 1];
+        // SAFETY: all have room for the choices of `most` rows.
+        unsafe { self.weigh.launch(stream, grid, &parameters) }
+    }
+
+    /// Lists the experts of each row, with their weights.
+    fn choose(
+        &self,
+        stream: &Stream,
+        w: &Experts<'_, CudaMatrix, Buffer<f32>>,
+        rows: RowsParameter,
+        scores: &Floats,
+        lists: &Lists,
+    ) -> Result<(), CudaError> {
+        let scored = w.gate_up.len() - w.shared;
+        scores.expect(Element::F32, rows.most() * scored, "a router's scores");
+        let corrected = w.correction.is_none_or(|values| values.len() == scored);
+        assert!(
+            corrected && w.active <= scored,
+            "a router scores its experts"
+        );
+        let parameters = Route {
+            scores: scores.address(),
+            correction: w.correction.map_or(0, Buffer::address),
+            experts: lists.experts,
+            weights: lists.weights,
+            rows,
+            scored: scored as u32,
+            active: w.active as u32,
+            taken: w.taken() as u32,
+            sigmoid: u32::from(w.routing.weights == RouterWeights::Sigmoid),
+            renormalized: u32::from(w.routing.renormalized),
+            factor: w.routing.factor,
+        };
+        let grid = [blocks(rows.most(), WARPS), 1, 1];
+        // SAFETY: the lists have room for the choices of all rows.
+        unsafe { self.route.launch(stream, grid, &parameters) }
+    }
+
+    /// Sorts choices by expert, and cuts them into tiles.
+    fn sort(
+        &self,
+        stream: &Stream,
+        w: &Experts<'_, CudaMatrix, Buffer<f32>>,
+        rows: RowsParameter,
+        lists: &Lists,
+    ) -> Result<(), CudaError> {
+        let all = w.gate_up.len();
+        let parameters = Sort {
+            experts: lists.experts,
+            places: lists.places,
+            order: lists.order,
+            tiles: lists.tiles,
+            count: lists.count,
+            rows,
+            taken: w.taken() as u32,
+            all: all as u32,
+            height: lists.height as u32,
+            pad: 0,
+        };
+        // SAFETY: the lists have room for all choices and tiles.
+        unsafe { self.sort.launch(stream, [all as u32, 1, 1], &parameters) }
+    }
+
+    /// Multiplies the rows of each tile by its expert's matrix.
+    fn multiply(
+        &self,
+        stream: &Stream,
+        of: &Grouped,
+        lists: &Lists,
+        x: u64,
+        out: u64,
+    ) -> Result<(), CudaError> {
+        let [outputs, inputs] = of.shape;
+        let aligned = (inputs * self.operand.bytes()).is_multiple_of(16);
+        let parameters = ExpertProduct {
+            x,
+            w: of.weights,
+            order: of.order,
+            tiles: lists.tiles,
+            count: lists.count,
+            out,
+            outputs: outputs as u32,
+            inputs: inputs as u32,
+            gated: of.gated,
+            aligned: u32::from(aligned),
+        };
+        let [smaller @ .., largest] = &self.products;
+        let fits = |(sizes, _): &&(Sizes, Kernel<ExpertProduct>)| lists.height <= sizes.rows;
+        let (sizes, kernel) = smaller.iter().find(fits).unwrap_or(largest);
+        let matrix_rows = outputs * if of.gated == 0 { 1 } else { 2 };
+        let tiles = blocks(matrix_rows, sizes.outputs);
+        // SAFETY: the caller's arrays have room for all places.
+        unsafe { kernel.launch(stream, [tiles, lists.most_tiles as u32, 1], &parameters) }
+    }
+}
+
+/// A product of all experts.
+struct Grouped {
+    /// Address of the list of the matrices' addresses.
+    weights: u64,
+    /// Outputs behind a gate, and inputs.
+    shape: [usize; 2],
+    /// Address of the list with each place's row of the input; 0 if they are one.
+    order: u64,
+    /// Activation of the gates, as kernels number it; 0 without gates.
+    gated: u32,
+}
+
+/// Sources to compile, each with its macros: routes, and products.
+pub(crate) fn sources(operand: Element) -> [(&'static Source, Defines); 2] {
+    let operand_is = ("OPERAND", operand.name().to_owned());
+    let is_bf16 = u32::from(operand == Element::Bf16);
+    let products = vec![
+        operand_is.clone(),
+        ("OPERAND_IS_BF16", is_bf16.to_string()),
+        ("TRIGGERS_AT_HALF", "0".to_owned()),
+    ];
+    [
+        (&kernels::ROUTE, vec![operand_is]),
+        (&kernels::EXPERTS, products),
+    ]
+}
+
+/// Name, threads and bytes of shared memory of each kernel that multiplies.
+#[cfg(test)]
+pub(crate) fn launched() -> [(&'static str, usize, usize); 4] {
+    SIZES.map(|sizes| (sizes.name, THREADS as usize, sizes.shared_bytes()))
+}

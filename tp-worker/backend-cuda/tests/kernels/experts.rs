@@ -1,0 +1,410 @@
+//! Mixtures of experts: routes, products of each expert with the rows that chose it, weighed sums.
+
+use std::ops::Range;
+
+use lockstep_backend::{
+    Axis, CheckpointDtype, Exchange as _, ExpertSpace, Experts, Holds, HostBlock, HostFloats,
+    HostMatrix, Linear, Memory as _, Ops as _, Owners, WeightFormat,
+};
+use lockstep_backend_cuda::{
+    Buffer, CollectiveOptions, CudaBackend, CudaMatrix, CudaOptions, CudaTensor, Element,
+};
+use lockstep_collective::Single;
+use lockstep_types::{Dtype, ExpertGate, RouterWeights, Routing};
+
+use crate::support::{ELEMENTS, Noise, SEEDS, assert_close, bits, rounded, tolerance};
+
+/// Inputs, columns of an expert, and outputs. None of them fills a tile or a chunk.
+const IN: usize = 150;
+const COLUMNS: usize = 37;
+const OUT: usize = 70;
+
+/// Rows, experts that are chosen from, and that a row chooses. Tiles have 8, 8, 16, 32 and 64 rows.
+const SIZES: [(usize, usize, usize); 5] =
+    [(1, 8, 2), (9, 40, 3), (33, 9, 3), (40, 4, 2), (70, 3, 3)];
+
+fn backend(element: Element) -> CudaBackend {
+    let options = CudaOptions {
+        ordinal: 0,
+        dtype: match element {
+            Element::F32 => Dtype::Float32,
+            Element::Bf16 => Dtype::Bfloat16,
+        },
+        kernels: None,
+        graphs: Vec::new(),
+        collectives: CollectiveOptions::default(),
+    };
+    CudaBackend::new(&options, Box::new(Single::new())).expect("a device")
+}
+
+fn matrix(gpu: &mut CudaBackend, format: WeightFormat, values: &[f32], cols: usize) -> CudaMatrix {
+    let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let host = HostMatrix::Floats(HostFloats {
+        cols,
+        dtype: CheckpointDtype::F32,
+        blocks: vec![HostBlock {
+            bytes: &bytes,
+            offset: 0,
+            stride: 4 * cols,
+            rows: values.len() / cols,
+        }],
+    });
+    gpu.load_matrix(&host, format).expect("room")
+}
+
+/// An array of these values, or of NaNs.
+fn tensor(
+    gpu: &mut CudaBackend,
+    (rows, width): (usize, usize),
+    holds: Holds,
+    values: Option<&[f32]>,
+) -> CudaTensor {
+    let mut tensor = gpu.tensor(rows, width, holds).expect("room");
+    let poison = vec![f32::NAN; rows * width];
+    gpu.upload(&mut tensor, values.unwrap_or(&poison));
+    tensor
+}
+
+fn read(gpu: &mut CudaBackend, x: &CudaTensor) -> Vec<f32> {
+    let mut logits = gpu
+        .tensor(x.rows(), x.width(), Holds::Logits)
+        .expect("room");
+    gpu.place_columns(x, &mut logits, 0);
+    let (mut space, rows) = (Vec::new(), [0..x.rows(); 1]);
+    let owners = Owners {
+        widths: &[x.width()],
+        rows: &rows,
+    };
+    let found = gpu.gather_to_host(Axis::Alone, &logits, owners, &mut space);
+    found.expect("a copy").to_vec()
+}
+
+/// One expert's gate and up, and its projection behind them.
+struct Expert {
+    gate_up: Vec<f32>,
+    down: Vec<f32>,
+}
+
+/// A mixture and its rows, on the host.
+pub struct Case {
+    element: Element,
+    rows: usize,
+    active: usize,
+    shared: usize,
+    routing: Routing,
+    correction: Option<Vec<f32>>,
+    x: Vec<f32>,
+    scores: Vec<f32>,
+    experts: Vec<Expert>,
+}
+
+/// A mixture's weights on the device.
+struct Loaded {
+    correction: Option<Buffer<f32>>,
+    gate_up: Vec<CudaMatrix>,
+    down: Vec<CudaMatrix>,
+}
+
+impl Case {
+    /// Makes `rows` rows. Every third row prefers the first experts, so that some experts have
+    /// many rows and others none.
+    fn new(
+        element: Element,
+        (rows, count, active): (usize, usize, usize),
+        noise: &mut Noise,
+    ) -> Self {
+        let shared = rows % 2;
+        let mut scores = noise.floats(rows * count);
+        for row in scores.chunks_mut(count).step_by(3) {
+            row[0] += 3.0;
+            row[active - 1] += 2.0;
+        }
+        let correction = (active == 3).then(|| noise.floats(count));
+        let mut weights = |len| -> Vec<f32> {
+            let small: Vec<f32> = noise.floats(len).iter().map(|x| x / 8.0).collect();
+            rounded(element, &small)
+        };
+        let expert = |_| Expert {
+            gate_up: weights(2 * COLUMNS * IN),
+            down: weights(OUT * COLUMNS),
+        };
+        Self {
+            element,
+            rows,
+            active,
+            shared,
+            routing: Routing {
+                weights: match active % 2 {
+                    0 => RouterWeights::Softmax,
+                    _ => RouterWeights::Sigmoid,
+                },
+                renormalized: count % 2 == 1,
+                factor: [1.0, 1.75][active % 2],
+                corrected: active == 3,
+            },
+            correction,
+            experts: (0..count + shared).map(expert).collect(),
+            x: rounded(element, &noise.floats(rows * IN)),
+            scores,
+        }
+    }
+
+    /// Number of experts that are chosen from.
+    fn count(&self) -> usize {
+        self.experts.len() - self.shared
+    }
+
+    fn load(&self, gpu: &mut CudaBackend) -> Loaded {
+        let correction = self.correction.as_ref();
+        let correction = correction.map(|values| gpu.load_vector(values).expect("room"));
+        let (mut gate_up, mut down) = (Vec::new(), Vec::new());
+        for expert in &self.experts {
+            gate_up.push(matrix(gpu, WeightFormat::Float, &expert.gate_up, IN));
+            down.push(matrix(gpu, WeightFormat::Float, &expert.down, COLUMNS));
+        }
+        Loaded {
+            correction,
+            gate_up,
+            down,
+        }
+    }
+
+    /// Runs the operation over some of the rows.
+    fn run(&self, gpu: &mut CudaBackend, w: &Loaded, rows: Range<usize>) -> Vec<f32> {
+        let (count, len) = (self.count(), rows.len());
+        let choices = len * (self.active + self.shared);
+        let part = |all: &[f32], width| all[rows.start * width..rows.end * width].to_vec();
+        let (x, scores) = (part(&self.x, IN), part(&self.scores, count));
+        let x = tensor(gpu, (len, IN), Holds::Operand, Some(&x));
+        let mut scores = tensor(gpu, (len, count), Holds::Sum, Some(&scores));
+        let mut out = tensor(gpu, (len, OUT), Holds::Sum, None);
+        let mut gate_up = tensor(gpu, (choices, 2 * COLUMNS), Holds::Sum, None);
+        let mut activated = tensor(gpu, (choices, COLUMNS), Holds::Operand, None);
+        let mut products = tensor(gpu, (choices, OUT), Holds::Sum, None);
+        let space = ExpertSpace {
+            gate_up: &mut gate_up,
+            activated: &mut activated,
+            products: &mut products,
+        };
+        let experts = Experts {
+            active: self.active,
+            shared: self.shared,
+            routing: self.routing,
+            correction: w.correction.as_ref(),
+            gate_up: &w.gate_up,
+            gate_up_bias: None,
+            gate: ExpertGate::Silu,
+            down: &w.down,
+            down_bias: None,
+        };
+        gpu.experts(&x, &mut scores, experts, space, &mut out)
+            .expect("launches");
+        read(gpu, &out)
+    }
+
+    /// Returns the experts of a row by ascending number, each with its weight.
+    fn chosen(&self, row: usize) -> Vec<(usize, f64)> {
+        let scores = &self.scores[row * self.count()..(row + 1) * self.count()];
+        let power = |score: &f32| f64::from(*score).exp();
+        let total: f64 = scores.iter().map(power).sum();
+        let weights = scores.iter().map(|score| match self.routing.weights {
+            RouterWeights::Softmax => power(score) / total,
+            RouterWeights::Sigmoid => power(score) / (1.0 + power(score)),
+        });
+        let mut all: Vec<_> = weights.enumerate().collect();
+        let correction = |expert: usize| self.correction.as_ref().map_or(0.0, |own| own[expert]);
+        let worth = |(expert, weight): &(usize, f64)| weight + f64::from(correction(*expert));
+        all.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
+        all.truncate(self.active);
+        all.sort_by_key(|(expert, _)| *expert);
+        let sum: f64 = all.iter().map(|(_, weight)| weight).sum();
+        let divisor = if self.routing.renormalized { sum } else { 1.0 };
+        let factor = f64::from(self.routing.factor) / divisor;
+        let chosen = all
+            .into_iter()
+            .map(|(expert, weight)| (expert, weight * factor));
+        let shared = (self.count()..self.experts.len()).map(|expert| (expert, 1.0));
+        chosen.chain(shared).collect()
+    }
+
+    /// Returns a row of the output by plain loops.
+    fn exact(&self, row: usize) -> Vec<f64> {
+        let dot = |a: &[f32], b: &[f32]| -> f64 {
+            let terms = a.iter().zip(b);
+            terms.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+        };
+        let (x, mut sums) = (&self.x[row * IN..(row + 1) * IN], vec![0.0; OUT]);
+        for (number, weight) in self.chosen(row) {
+            let Expert { gate_up, down } = &self.experts[number];
+            let column = |at: usize| dot(x, &gate_up[at * IN..(at + 1) * IN]);
+            let activated = |at: usize| {
+                let gate = column(at);
+                (gate / (1.0 + (-gate).exp()) * column(COLUMNS + at)) as f32
+            };
+            let activated: Vec<f32> = (0..COLUMNS).map(activated).collect();
+            let activated = rounded(self.element, &activated);
+            for (at, sum) in sums.iter_mut().enumerate() {
+                *sum += weight * dot(&activated, &down[at * COLUMNS..(at + 1) * COLUMNS]);
+            }
+        }
+        sums
+    }
+
+    /// Compares all rows with plain loops.
+    fn check(&self, gpu: &mut CudaBackend) {
+        let loaded = self.load(gpu);
+        let found = self.run(gpu, &loaded, 0..self.rows);
+        for (row, found) in found.chunks(OUT).enumerate() {
+            assert_close(found, &self.exact(row), tolerance(self.element));
+        }
+    }
+}
+
+/// Tiles of every size, under several orders.
+#[test]
+fn experts_are_those_of_plain_loops() {
+    for element in ELEMENTS {
+        let mut gpu = backend(element);
+        for (seed, sizes) in SEEDS.into_iter().cycle().zip(SIZES) {
+            let _order = lockstep_fake_cuda::order(seed);
+            Case::new(element, sizes, &mut Noise(seed)).check(&mut gpu);
+        }
+    }
+}
+
+/// A row's bits depend neither on other rows nor on tiles: together there are tiles of 64 rows,
+/// alone tiles of 8.
+#[test]
+fn a_row_does_not_depend_on_its_company() {
+    for element in ELEMENTS {
+        let mut gpu = backend(element);
+        let case = Case::new(element, (70, 3, 2), &mut Noise(5));
+        let loaded = case.load(&mut gpu);
+        let together = case.run(&mut gpu, &loaded, 0..70);
+        for range in [0..1, 1..2, 5..17, 20..60, 69..70] {
+            let _order = lockstep_fake_cuda::order(range.end as u64);
+            let own = &together[range.start * OUT..range.end * OUT];
+            let found = case.run(&mut gpu, &loaded, range.clone());
+            assert_eq!(bits(&found), bits(own), "{element:?} {range:?}: other bits");
+        }
+    }
+}
+
+/// All experts score alike, or are worth alike by their corrections: the lowest are chosen.
+#[test]
+fn of_equal_experts_the_lowest_are_chosen() {
+    let mut gpu = backend(Element::F32);
+    for count in [12, 40, 64] {
+        let mut case = Case::new(Element::F32, (6, count, 2), &mut Noise(7));
+        case.routing.renormalized = true;
+        let loaded = case.load(&mut gpu);
+        case.scores.fill(0.25);
+        let tied = case.run(&mut gpu, &loaded, 0..6);
+        for scores in case.scores.chunks_mut(count) {
+            scores[..2].fill(9.0);
+        }
+        let lowest = case.run(&mut gpu, &loaded, 0..6);
+        assert_eq!(bits(&tied), bits(&lowest), "{count} experts");
+    }
+}
+
+/// A router that gives no numbers spoils its own row and no other.
+#[test]
+fn a_row_that_is_not_finite_spoils_itself_alone() {
+    let mut gpu = backend(Element::F32);
+    for active in [2, 3] {
+        let mut case = Case::new(Element::F32, (5, 9, active), &mut Noise(9));
+        let loaded = case.load(&mut gpu);
+        let expected = case.run(&mut gpu, &loaded, 0..5);
+        for bad in [f32::NAN, f32::INFINITY] {
+            case.scores[9 + 4] = bad;
+            let found = case.run(&mut gpu, &loaded, 0..5);
+            for (row, (found, expected)) in found.chunks(OUT).zip(expected.chunks(OUT)).enumerate()
+            {
+                match row {
+                    1 => assert!(found.iter().all(|value| value.is_nan()), "{found:?}"),
+                    _ => assert_eq!(bits(found), bits(expected)),
+                }
+            }
+        }
+    }
+}
+
+/// A router's weights are not rounded, whatever the type of operands, and a row's scores do not
+/// depend on other rows.
+#[test]
+fn routers_multiply_without_rounding() {
+    for element in ELEMENTS {
+        let mut gpu = backend(element);
+        for (seed, (rows, outputs, inputs)) in (1..).zip([(1, 9, 64), (3, 6, 150), (37, 11, 260)]) {
+            let _order = lockstep_fake_cuda::order(seed);
+            let noise = &mut Noise(seed);
+            let w = noise.floats(outputs * inputs);
+            let x = rounded(element, &noise.floats(rows * inputs));
+            let router = matrix(&mut gpu, WeightFormat::Float32, &w, inputs);
+            assert_eq!(gpu.matrix_bytes(&router), 4 * outputs * inputs);
+            let mut score = |x: &[f32]| {
+                let rows = x.len() / inputs;
+                let x = tensor(&mut gpu, (rows, inputs), Holds::Operand, Some(x));
+                let mut out = tensor(&mut gpu, (rows, outputs), Holds::Sum, None);
+                gpu.matmul(&x, Linear::unbiased(&router), &mut out);
+                read(&mut gpu, &out)
+            };
+            let found = score(&x);
+            let dot = |at: usize| -> f64 {
+                let x = &x[at / outputs * inputs..][..inputs];
+                let w = &w[at % outputs * inputs..][..inputs];
+                x.iter()
+                    .zip(w)
+                    .map(|(x, w)| f64::from(*x) * f64::from(*w))
+                    .sum()
+            };
+            let exact: Vec<f64> = (0..rows * outputs).map(dot).collect();
+            assert_close(&found, &exact, 1e-5);
+            let last = score(&x[(rows - 1) * inputs..]);
+            assert_eq!(bits(&last), bits(&found[(rows - 1) * outputs..]));
+        }
+    }
+}
+
+#[test]
+fn no_rows_are_fine() {
+    let mut gpu = backend(Element::Bf16);
+    let case = Case::new(Element::Bf16, (2, 8, 2), &mut Noise(3));
+    let loaded = case.load(&mut gpu);
+    assert!(case.run(&mut gpu, &loaded, 1..1).is_empty());
+}
+
+/// A mixture of each kind, with tiles of every size.
+pub fn every_kernel() {
+    for element in ELEMENTS {
+        let mut gpu = backend(element);
+        for sizes in SIZES {
+            let case = Case::new(element, sizes, &mut Noise(1));
+            let loaded = case.load(&mut gpu);
+            let found = case.run(&mut gpu, &loaded, 0..case.rows);
+            assert!(found.iter().all(|value| value.is_finite()));
+            let router = matrix(&mut gpu, WeightFormat::Float32, &case.x, IN);
+            let x = tensor(&mut gpu, (case.rows, IN), Holds::Operand, Some(&case.x));
+            let mut out = tensor(&mut gpu, (case.rows, case.rows), Holds::Sum, None);
+            gpu.matmul(&x, Linear::unbiased(&router), &mut out);
+            assert!(read(&mut gpu, &out).iter().all(|value| value.is_finite()));
+        }
+    }
+}
+
+/// Small enough to run for every fault, with a case of each kind.
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn experts_are_watched() {
+    let mut gpu = backend(Element::Bf16);
+    for seed in SEEDS {
+        let _order = lockstep_fake_cuda::order(seed);
+        for sizes in [(5, 40, 3), (4, 5, 2), (70, 3, 3)] {
+            Case::new(Element::Bf16, sizes, &mut Noise(seed)).check(&mut gpu);
+        }
+        let mut tied = Case::new(Element::Bf16, (4, 40, 2), &mut Noise(seed));
+        tied.scores.fill(0.25);
+        tied.check(&mut gpu);
+    }
+}
