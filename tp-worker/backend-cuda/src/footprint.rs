@@ -11,14 +11,8 @@ use crate::drafting::ChainKernels;
 use crate::exchange::{HostExchange, nccl::charge};
 use crate::ops::{WORKSPACE, WorkLimits};
 use crate::passes::{Inputs, Lists};
-use crate::tensors::Element;
+use crate::tensors::{Element, left, share, whole};
 
-/// Alignment of allocations.
-const ALIGNMENT: u64 = 256;
-/// Unit in which the driver takes device memory. Small arrays share a unit.
-const UNIT: u64 = 2 << 20;
-/// Arrays of at least this many bytes have units of their own.
-const LARGE: u64 = 1 << 20;
 /// Memory without a size that is known before: code of kernels, cuBLASLt's too, which is loaded
 /// at its first use; lists of experts' addresses; and the unused ends of units.
 const RESERVE: u64 = 64 << 20;
@@ -43,6 +37,15 @@ impl CudaMemory {
         }
     }
 
+    /// Bytes of a matrix's values.
+    fn weight_bytes(&self, matrix: MatrixShape) -> u64 {
+        let element = match matrix.format {
+            WeightFormat::Float32 => Element::F32,
+            _ => self.operand,
+        };
+        values(element, &[matrix.rows, matrix.cols])
+    }
+
     /// True if ranks' data may go from device to device.
     fn on_device(&self) -> bool {
         self.way != CollectiveBackend::Host
@@ -51,11 +54,7 @@ impl CudaMemory {
 
 impl DeviceMemory for CudaMemory {
     fn matrix_bytes(&self, matrix: MatrixShape) -> u64 {
-        let element = match matrix.format {
-            WeightFormat::Float32 => Element::F32,
-            _ => self.operand,
-        };
-        floats(element, &[matrix.rows, matrix.cols])
+        share(self.weight_bytes(matrix))
     }
 
     fn vector_bytes(&self, len: usize) -> u64 {
@@ -135,6 +134,17 @@ impl DeviceMemory for CudaMemory {
             let shapes = pass.attention.iter();
             shapes.map(|shape| room(pass, shape))
         });
+        // The last allocation of matrices that share one may be empty but for one of them.
+        let unfilled = passes.iter().map(|pass| {
+            let mut sizes: Vec<u64> = pass
+                .products
+                .iter()
+                .map(|(_, matrix)| self.weight_bytes(*matrix))
+                .collect();
+            sizes.sort_unstable();
+            sizes.dedup();
+            sizes.into_iter().map(left).fold(0, u64::saturating_add)
+        });
         let lists = Lists::bytes(2 * tokens);
         let counts = ChainKernels::bytes();
         let fixed = [
@@ -144,11 +154,8 @@ impl DeviceMemory for CudaMemory {
             TokenSampler::bytes(),
             counts,
         ];
-        fixed
-            .into_iter()
-            .chain(attention)
-            .map(whole)
-            .fold(0, u64::saturating_add)
+        let arrays = fixed.into_iter().chain(attention).map(whole);
+        arrays.chain(unfilled).fold(0, u64::saturating_add)
     }
 }
 
@@ -167,16 +174,13 @@ fn gathered_bytes(passes: &[PassShape], place: RankLayout) -> u64 {
 
 /// Bytes of an array of `shape`.
 fn floats(element: Element, shape: &[usize]) -> u64 {
-    let len = shape
-        .iter()
-        .fold(1u64, |len, size| len.saturating_mul(*size as u64));
-    whole(len.saturating_mul(element.bytes() as u64))
+    whole(values(element, shape))
 }
 
-/// Bytes of device memory that an allocation of `bytes` takes.
-fn whole(bytes: u64) -> u64 {
-    let unit = if bytes < LARGE { ALIGNMENT } else { UNIT };
-    bytes.max(1).div_ceil(unit).saturating_mul(unit)
+/// Bytes of the values of an array of `shape`.
+fn values(element: Element, shape: &[usize]) -> u64 {
+    let sizes = shape.iter().map(|size| *size as u64);
+    sizes.fold(element.bytes() as u64, u64::saturating_mul)
 }
 
 #[cfg(test)]

@@ -38,6 +38,11 @@ impl Loaders {
         })
     }
 
+    /// Says that all matrices of a model are loaded.
+    pub(crate) fn finish(&mut self) {
+        self.floats.finish();
+    }
+
     /// See [`lockstep_backend::Memory::load_matrix`].
     pub(crate) fn load(
         &mut self,

@@ -2,9 +2,11 @@
 
 mod floats;
 mod rows;
+mod sharing;
 mod tensor;
 
 pub use floats::{Element, Floats};
 pub use rows::Rows;
 pub(crate) use rows::{RowsParameter, blocks};
+pub(crate) use sharing::{left, share, shared_bytes, sharers, whole};
 pub use tensor::{CudaMatrix, CudaTensor};

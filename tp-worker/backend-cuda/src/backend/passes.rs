@@ -110,6 +110,8 @@ impl CudaBackend {
         // algorithm serves more rows than memory has.
         let context = self.stream.context();
         let inputs = Inputs::new(context, *limits)?;
+        // A model makes its inputs when its weights are there.
+        self.loaders.finish();
         self.lists.reserve(context, 2 * limits.tokens)?;
         // Behind a gather there are the tokens of all DP ranks.
         let rows = limits.tokens.saturating_mul(self.exchange.dp_size());

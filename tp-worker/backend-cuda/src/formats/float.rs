@@ -1,5 +1,6 @@
 //! Matrices of floats in the type of operands: uploaded from a checkpoint, or generated.
 
+mod slabs;
 mod uploads;
 
 use std::sync::Arc;
@@ -11,11 +12,13 @@ use crate::error::CudaError;
 use crate::ops::Random;
 use crate::runtime::Context;
 use crate::tensors::{CudaMatrix, Element, Floats};
+use slabs::Slabs;
 use uploads::Uploads;
 
 /// Working memory and kernels that bring floats to the device.
 pub(super) struct FloatLoader {
     uploads: Uploads,
+    slabs: Slabs,
     /// Generators for random weights: of operands, and of routers where those differ. `None` until
     /// some are requested.
     random: [Option<Random>; 2],
@@ -29,6 +32,7 @@ impl FloatLoader {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         Ok(Self {
             uploads: Uploads::new(context)?,
+            slabs: Slabs::default(),
             random: [None, None],
         })
     }
@@ -66,7 +70,7 @@ impl FloatLoader {
     fn floats(&mut self, device: Device<'_>, matrix: &HostMatrix<'_>) -> Result<Floats, CudaError> {
         let (rows, cols) = (matrix.rows(), matrix.cols());
         let (context, len) = (device.stream.context(), rows.saturating_mul(cols));
-        let mut floats = Floats::new(context, device.operand, len, "a weight matrix")?;
+        let mut floats = self.slabs.floats(context, device.operand, len)?;
         match matrix {
             HostMatrix::Floats(source) => {
                 self.uploads.matrix(device.stream, source, &mut floats)?;
@@ -77,6 +81,11 @@ impl FloatLoader {
             HostMatrix::Random(random) => self.generate(device, random, &mut floats)?,
         }
         Ok(floats)
+    }
+
+    /// Says that a model's matrices are loaded.
+    pub(super) fn finish(&mut self) {
+        self.slabs.close();
     }
 
     /// Queues the generation of `matrix` in `out`.

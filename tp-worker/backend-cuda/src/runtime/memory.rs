@@ -13,11 +13,14 @@ use crate::runtime::Context;
 
 /// An array on the device. The contents of a new array are unspecified.
 ///
-/// Dropping it waits for the device, so work queued with the array is done by then.
+/// Dropping it waits for the device, so work queued with the array is done by then. The memory of
+/// a part of another array stays until that array is dropped, and no other array takes it.
 pub struct Buffer<T> {
     context: Arc<Context>,
     address: CUdeviceptr,
     len: usize,
+    /// The array that this one is a part of, and that frees the memory.
+    whole: Option<Arc<Buffer<u8>>>,
     of: PhantomData<T>,
 }
 
@@ -35,8 +38,28 @@ impl<T: Pod> Buffer<T> {
             context: context.clone(),
             address: address.map_err(no_room(what, bytes, GPU))?,
             len,
+            whole: None,
             of: PhantomData,
         })
+    }
+}
+
+impl Buffer<u8> {
+    /// Makes an array of the `len` bytes of `memory` from byte `at` on. Parts do not overlap: each
+    /// is an array of its own.
+    ///
+    /// # Panics
+    /// Panics if the bytes lie outside of `memory`.
+    pub(crate) fn part_of(memory: Arc<Self>, at: usize, len: usize) -> Self {
+        let rest = memory.len.checked_sub(at);
+        assert!(rest.is_some_and(|rest| len <= rest), "a part lies inside");
+        Self {
+            context: memory.context.clone(),
+            address: memory.address + at as u64,
+            len,
+            whole: Some(memory),
+            of: PhantomData,
+        }
     }
 }
 
@@ -57,7 +80,7 @@ impl<T> Buffer<T> {
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
-        if self.context.bind().is_ok() {
+        if self.whole.is_none() && self.context.bind().is_ok() {
             // SAFETY: it was allocated once, and the driver waits for queued work; nobody is
             // left to be told of a failure.
             let _ = unsafe { result::memory_free(self.address) };

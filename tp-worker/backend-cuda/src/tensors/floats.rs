@@ -97,6 +97,23 @@ impl Floats {
         })
     }
 
+    /// Takes a part of `memory`, from byte `at` on, for `len` floats.
+    ///
+    /// # Panics
+    /// Panics if the floats lie outside of it.
+    pub(crate) fn part_of(
+        memory: Arc<Buffer<u8>>,
+        at: usize,
+        element: Element,
+        len: usize,
+    ) -> Self {
+        Self {
+            bytes: Buffer::part_of(memory, at, len * element.bytes()),
+            element,
+            len,
+        }
+    }
+
     /// Type of the elements.
     pub fn element(&self) -> Element {
         self.element

@@ -2,13 +2,13 @@
 
 use lockstep_backend::{
     AttentionShape, Batch, ChainLimits, ChoiceLimits, DeviceMemory, Holds, InputLimits, KvShape,
-    MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _, RopeTable, Row,
+    Linear, MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _, RopeTable, Row,
     WeightFormat,
 };
 use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory, CudaOptions};
 use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype};
 
-use crate::support::{DTYPES, host_matrix, matrix, noise, open, options, other_gpus, sums};
+use crate::support::{DTYPES, host_matrix, matrix, noise, open, options, other_gpus, read, sums};
 
 /// Bytes of the GPU that `work` takes. Its result lives meanwhile.
 fn taken<T>(context: &Context, work: impl FnOnce() -> T) -> (u64, T) {
@@ -57,6 +57,7 @@ fn what_is_taken_is_what_is_charged() {
     let context = Context::open(DEVICE).unwrap();
     everything_takes_what_is_charged(&context);
     working_memory_stays_within_what_is_charged(&context);
+    matrices_share_what_they_would_waste(&context);
     all_within(DEVICE);
 }
 
@@ -130,6 +131,51 @@ fn everything_takes_what_is_charged(context: &Context) {
         let (used, _cache) = taken(context, || gpu.kv_cache(&shape).unwrap());
         assert_eq!(memory.kv_bytes(&shape), used);
     }
+}
+
+/// Parts of experts of 1.5 MiB, of which four take three units of 2 MiB, in place of four. Each has
+/// its values. The memory goes when all of them have gone, and another model takes memory of its
+/// own.
+fn matrices_share_what_they_would_waste(context: &Context) {
+    const ROWS: usize = 384;
+    const COLS: usize = 1024;
+    let memory = charged(Dtype::Float32);
+    let gpu = &mut gpu(DEVICE, Dtype::Float32);
+    let inputs = InputLimits {
+        tokens: 1,
+        requests: 1,
+        groups: 1,
+        pages: 1,
+        page_size: 1,
+        mask_words: 0,
+        choices: ChoiceLimits::default(),
+        chain: ChainLimits::default(),
+    };
+    let load = |gpu: &mut CudaBackend, number: usize| {
+        let bytes = matrix(&vec![number as f32; ROWS * COLS], COLS);
+        let host = host_matrix(&bytes, COLS);
+        gpu.load_matrix(&host, WeightFormat::Float).unwrap()
+    };
+    let charged = memory.matrix_bytes(floats(ROWS, COLS));
+    assert_eq!(charged, 3 << 19);
+    let (used, first) = taken(context, || {
+        (0..5).map(|at| load(gpu, at)).collect::<Vec<_>>()
+    });
+    assert_eq!(used, 8 * charged, "of two allocations one is full");
+    for (number, weights) in first.iter().enumerate() {
+        let x = sums(gpu, &[1.0; COLS], COLS);
+        let mut out = gpu.tensor(1, ROWS, Holds::Sum).unwrap();
+        gpu.matmul(&x, Linear::unbiased(weights), &mut out);
+        let expected = (number * COLS) as f32;
+        assert!(read(gpu, &out).iter().all(|value| *value == expected));
+    }
+    let before = context.memory().unwrap().0;
+    let _inputs = gpu.inputs(&inputs).unwrap();
+    let (used, second) = taken(context, || load(gpu, 9));
+    assert_eq!(used, 4 * charged, "another model's matrices");
+    drop((second, first));
+    let after = context.memory().unwrap().0;
+    assert!((after - before) as u64 > 7 * charged, "{before} {after}");
 }
 
 /// On a real device, too: there the reserve is for code and for the driver's rounding.
