@@ -41,7 +41,8 @@ use work::Work;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to draft with: a name, with its folder where that is not
-    /// MODEL-eagle3, MODEL-eagle or MODEL-draft (`standalone=models/small`)
+    /// MODEL-eagle3, MODEL-eagle, MODEL-draft or MODEL-dflash
+    /// (`standalone=models/small`)
     /// [default: the first whose folder is there].
     #[arg(
         long,

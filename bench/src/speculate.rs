@@ -31,7 +31,8 @@ use tally::Tally;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to draft with: names, each with its folder where that is not
-    /// MODEL-eagle3, MODEL-eagle or MODEL-draft (`standalone=models/small`)
+    /// MODEL-eagle3, MODEL-eagle, MODEL-draft or MODEL-dflash
+    /// (`standalone=models/small`)
     /// [default: those whose folder is there].
     ///
     /// NGRAM remembers what it served, and finds the texts of earlier runs.

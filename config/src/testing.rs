@@ -197,6 +197,7 @@ pub(crate) fn algorithms() -> Algorithms {
         "EAGLE",
         "EAGLE3",
         "STANDALONE",
+        "DFLASH",
         "WINDOW",
         "TEXTS",
         "BLOCKS",
@@ -285,14 +286,14 @@ impl Algorithm for TestAlgorithm {
     fn capabilities(&self) -> Capabilities {
         let draft_kv = match self.0 {
             "EAGLE" | "EAGLE3" => DraftKv::Pairs,
-            "STANDALONE" => DraftKv::Tokens,
+            "STANDALONE" | "DFLASH" => DraftKv::Tokens,
             _ => DraftKv::None,
         };
         let has_model = draft_kv != DraftKv::None;
         Capabilities {
             needs_draft_model: has_model,
             draft_kv,
-            supports_tree: self.0 != "BLOCKS",
+            supports_tree: !["BLOCKS", "DFLASH"].contains(&self.0),
             supports_target_verify_for_draft: self.0 == "BLOCKS",
             draft_probabilities: has_model,
             carries_hidden_states: draft_kv == DraftKv::Pairs,
@@ -308,12 +309,13 @@ impl Algorithm for TestAlgorithm {
                 topk: 4,
                 num_draft_tokens: 8,
             },
-            _ => DraftShape {
-                num_steps: 3,
-                topk: 1,
-                num_draft_tokens: 4,
-            },
+            _ => DraftShape::chain(3),
         }
+    }
+
+    fn default_shape_with(&self, draft: &DraftModel) -> DraftShape {
+        let steps = draft.most_steps();
+        steps.map_or_else(|| self.default_shape(), DraftShape::chain)
     }
 
     fn load_draft(
@@ -324,6 +326,7 @@ impl Algorithm for TestAlgorithm {
         let load = |path| match self.0 {
             "EAGLE" => lockstep_model_folder::draft::eagle(path, target),
             "EAGLE3" => lockstep_model_folder::draft::eagle3(path, target),
+            "DFLASH" => lockstep_model_folder::draft::dflash(path, target),
             _ => lockstep_model_folder::draft::whole_model(path, target),
         };
         path.map(load).transpose()

@@ -103,6 +103,15 @@ fn ngrams_conform_on_several_ranks() {
     }
 }
 
+/// The host drafts a block, as a pass of several tokens of each request with a mask.
+#[test]
+fn dflash_conforms() {
+    let draft = root().join("tests/fixtures/drafts/dflash");
+    let target = root().join("tests/fixtures/architectures/qwen3");
+    let report = battery(DeviceKind::Cuda, "DFLASH", &target, Some(&draft));
+    assert!(report.trees == 0 && report.drafted > 0 && report.switches > 0);
+}
+
 #[test]
 #[ignore = "half an hour: every drafter that has a model on ranks of one and of several DP ranks"]
 fn all_drafters_conform_on_several_ranks() {

@@ -53,8 +53,9 @@ pub use model::{
 pub use names::TensorNames;
 pub use reserve::ReserveConfig;
 pub use speculation::{
-    Algorithm, Algorithms, Capabilities, DraftKind, DraftKv, DraftModel, DraftShape, NumberOption,
-    OptionSpec, OptionValue, OptionValues, SpeculationConfig, SwitchOption, Verification,
+    Algorithm, Algorithms, Capabilities, DflashSpec, DraftKind, DraftKv, DraftModel, DraftShape,
+    NumberOption, OptionSpec, OptionValue, OptionValues, SpeculationConfig, SwitchOption,
+    Verification,
 };
 pub use step_limits::StepLimits;
 pub use traces::{TraceConfig, TraceContext};

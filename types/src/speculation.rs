@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ConfigError, ModelConfig, ReserveConfig};
 
+pub use draft::{DflashSpec, DraftKind, DraftKv, DraftModel};
 pub use options::{NumberOption, OptionSpec, OptionValue, OptionValues, SwitchOption};
 
+mod draft;
 mod options;
 #[cfg(feature = "testing")]
 mod testing;
@@ -44,51 +46,6 @@ pub struct SpeculationConfig {
     /// [`Algorithm::pause_window`] where the depth adapts. 0 = the drafter takes in every
     /// step's tokens at once, even in steps that draft nothing.
     pub pause_window: usize,
-}
-
-/// A draft model or head.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct DraftModel {
-    /// Description of the draft's layers, as of a model; `vocab_size` is the target's.
-    pub model: ModelConfig,
-    /// Kind of the draft.
-    pub kind: DraftKind,
-    /// True if the draft has its own embedding, and does not read the target's.
-    pub own_embedding: bool,
-    /// True if the draft has its own output head, and does not read the target's.
-    pub own_head: bool,
-}
-
-/// Kinds of draft models.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-pub enum DraftKind {
-    /// A whole model with the target's tokenizer.
-    Model,
-    /// An EAGLE-1/2 head: the target's last hidden state and the next token's
-    /// embedding through `fc` into one layer (Li et al., arXiv:2401.15077).
-    Eagle,
-    /// An EAGLE-3 head: hidden states of three layers (Li et al., arXiv:2503.01840).
-    Eagle3 {
-        /// Rows of the draft's output head.
-        draft_vocab_size: usize,
-        /// The target's layers whose input is captured, ascending.
-        capture_layers: Vec<usize>,
-    },
-}
-
-/// KV that drafting keeps per cached token, which decides what prefix keys are made of.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DraftKv {
-    /// No KV.
-    #[default]
-    None,
-    /// Keys and values that depend on the tokens up to their own position, as of a draft model.
-    Tokens,
-    /// Keys and values that depend on the next token too, as of EAGLE's heads. Prefix keys are
-    /// pairs of tokens.
-    Pairs,
 }
 
 /// Method by which drafted tokens are verified. All methods are lossless in law.
@@ -144,6 +101,15 @@ pub struct DraftShape {
 }
 
 impl DraftShape {
+    /// Returns the shape of a chain of `num_steps` steps.
+    pub fn chain(num_steps: usize) -> Self {
+        Self {
+            num_steps,
+            topk: 1,
+            num_draft_tokens: num_steps + 1,
+        }
+    }
+
     /// Returns the most tokens of a shape with `num_steps` steps and `topk` branches. The first
     /// step drafts `topk` nodes. Each later step drafts `topk` nodes after each of the `topk`
     /// likeliest of the step before.
@@ -184,6 +150,11 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
             topk: 1,
             num_draft_tokens: 4,
         }
+    }
+    /// Returns the shape for options that are not given, with the draft model that was read.
+    fn default_shape_with(&self, draft: &DraftModel) -> DraftShape {
+        let _ = draft;
+        self.default_shape()
     }
     /// Reads the draft model; `path` is `--speculative-draft-model-path`. An algorithm without
     /// [`Capabilities::needs_draft_model`] reads none.
@@ -350,6 +321,20 @@ impl SpeculationConfig {
             steps: to_u32(self.num_steps),
             topk: to_u32(self.topk),
             draft_tokens: to_u32(self.max_speculative_num_draft_tokens),
+        }
+    }
+
+    /// Returns the number of a request's last positions whose features a drafter keeps in steps
+    /// without drafts: [`Self::pause_window`], and the positions that the planner lets it be
+    /// behind besides. 0 = it takes in every step's positions at once.
+    pub fn kept_positions(&self) -> usize {
+        let left = match self.draft_kv {
+            DraftKv::Tokens => self.reserve().left_by_draft_model() as usize,
+            DraftKv::None | DraftKv::Pairs => 0,
+        };
+        match self.pause_window {
+            0 => 0,
+            window => window + left,
         }
     }
 

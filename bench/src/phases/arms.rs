@@ -221,7 +221,10 @@ fn adaptive(
         depth: *depth,
         tokens: u32::try_from(speculation.draft_tokens_at(*depth as usize)).unwrap_or(u32::MAX),
     };
-    let usual = algorithm.map_or(0, |known| known.default_shape().num_steps);
+    let usual = algorithm.map_or(0, |known| match &speculation.draft {
+        Some(draft) => known.default_shape_with(draft).num_steps,
+        None => known.default_shape().num_steps,
+    });
     let far = |depth: &u32| (usual.abs_diff(*depth as usize), u32::MAX - depth);
     let initial = depths.iter().copied().min_by_key(far);
     let tiers = depths.iter().map(tier).collect();

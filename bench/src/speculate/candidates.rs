@@ -19,10 +19,11 @@ pub struct Candidate {
 }
 
 /// Algorithms that draft with a folder, and the ending of its name after the model's name.
-const BESIDE: [(&str, &str); 3] = [
+const BESIDE: [(&str, &str); 4] = [
     ("EAGLE3", "-eagle3"),
     ("EAGLE", "-eagle"),
     ("STANDALONE", "-draft"),
+    ("DFLASH", "-dflash"),
 ];
 
 impl FromStr for Candidate {

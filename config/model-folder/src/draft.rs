@@ -7,6 +7,7 @@ use lockstep_types::{ConfigError, DraftKind, DraftModel, LoadFormat, ModelConfig
 use crate::Described;
 
 mod capture;
+mod dflash;
 mod folder;
 mod tokens;
 
@@ -125,6 +126,17 @@ pub fn eagle3(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigErr
     })
 }
 
+/// Reads a DFlash model in z-lab's layout.
+///
+/// # Errors
+/// [`ConfigError::File`]: the folder is missing, damaged or of another kind, or the model was
+/// made for another target.
+pub fn dflash(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigError> {
+    let folder = Folder::of(path, target)?;
+    folder.must_hold(Found::Dflash)?;
+    dflash::read(&folder, target)
+}
+
 /// Tensor of a head's own embedding.
 const EMBEDDING: &str = "embed_tokens.weight";
 
@@ -149,27 +161,49 @@ fn head(folder: &Folder, target: &ModelConfig) -> Result<ModelConfig, ConfigErro
         .size("target_hidden_size")
         .map_err(damaged)?
         .unwrap_or(target.hidden_size);
-    for (what, head, target) in [
-        ("a hidden size", model.hidden_size, target.hidden_size),
-        ("a target's hidden size", width, target.hidden_size),
-        ("a vocabulary", model.vocab_size, target.vocab_size),
-    ] {
-        if head != target {
-            return Err(ConfigError::file(
-                OPTION,
-                path,
-                format!(
-                    "the head was made for another model: it has {what} of {head}, and the \
-                     target's is {target}. Give the head trained for this model."
-                ),
-            ));
-        }
-    }
+    let sizes = [("a target's hidden size", width, target.hidden_size)];
+    same_sizes(path, "head", sizes)?;
+    made_for(path, "head", &model, target)?;
     // Nobody reads a head's own first token, so heads do not differ by it.
     model.bos_token_id = target.bos_token_id;
     ends_like(&mut model, target);
     loaded_like(&mut model, target);
     Ok(model)
+}
+
+/// Checks that a draft, which people know as `what`, has the target's width and vocabulary.
+fn made_for(
+    path: &Path,
+    what: &str,
+    model: &ModelConfig,
+    target: &ModelConfig,
+) -> Result<(), ConfigError> {
+    let sizes = [
+        ("a hidden size", model.hidden_size, target.hidden_size),
+        ("a vocabulary", model.vocab_size, target.vocab_size),
+    ];
+    same_sizes(path, what, sizes)
+}
+
+/// Checks that sizes of a draft are the target's: name, size, and the target's size.
+fn same_sizes(
+    path: &Path,
+    what: &str,
+    sizes: impl IntoIterator<Item = (&'static str, usize, usize)>,
+) -> Result<(), ConfigError> {
+    for (size, found, target) in sizes {
+        if found != target {
+            return Err(ConfigError::file(
+                OPTION,
+                path,
+                format!(
+                    "the {what} was made for another model: it has {size} of {found}, and the \
+                     target's is {target}. Give the {what} trained for this model."
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Takes source and rounding of the target's weights.

@@ -103,6 +103,15 @@ const SERVED: &[&Family] = &[
 /// The family of the layers of EAGLE's heads, whatever their `config.json` names.
 pub(crate) const OF_HEADS: &Family = &llama::FAMILY;
 
+/// The family of the layers of DFlash's models.
+pub(crate) const OF_DFLASH: &Family = &qwen3::FAMILY;
+
+/// Adds the values of keys that a DFlash model's `config.json` leaves out.
+pub(crate) fn of_dflash(mut config: Raw) -> Raw {
+    config.fill((OF_DFLASH.class)(), &SIZES);
+    config
+}
+
 /// Keys that a model's own `config.json` must have.
 const SIZES: [&str; 6] = [
     "vocab_size",

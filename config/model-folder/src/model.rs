@@ -144,6 +144,19 @@ impl Described {
     }
 }
 
+/// Reads the `config.json` of a DFlash model. Its layers are a Qwen3's, whatever its target is.
+///
+/// # Errors
+/// [`ModelConfigError`]: a key is missing or damaged, or asks for a feature that is not served.
+pub(crate) fn dflash(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigError> {
+    if checkpoint::read(config)? != CheckpointFormat::Floats {
+        let remedy = "drafts in 8-bit floats are not served; use an unquantized one";
+        return Err(config.unsupported(checkpoint::KEY, remedy));
+    }
+    let config = families::of_dflash(config.clone());
+    build(dir, &config, families::OF_DFLASH)
+}
+
 /// Reads the `config.json` of a draft head. Its layer is a Llama's, whatever the architecture's
 /// name is.
 ///

@@ -64,6 +64,7 @@ pub(crate) enum Head {
     Model,
     Eagle,
     Eagle3,
+    Dflash,
 }
 
 /// A folder that fits the small Llama, with keys of its `config.json` replaced. EAGLE-3 fits
@@ -90,6 +91,16 @@ pub(crate) fn head(kind: Head, changes: &Value) -> TempDir {
                 "d2t",
                 "lm_head.weight",
             ],
+        ),
+        Head::Dflash => (
+            json!({
+                "architectures": ["DFlashDraftModel"],
+                "num_hidden_layers": 1,
+                "head_dim": 8,
+                "block_size": 6,
+                "dflash_config": {"mask_token_id": 99, "target_layer_ids": [0]},
+            }),
+            &["fc.weight", "hidden_norm.weight", "norm.weight"],
         ),
     };
     let dir = folder(&with(with(llama(), &own), changes), None);

@@ -33,11 +33,16 @@ pub(super) fn resolve(
         .ok_or_else(|| unknown::refused(name, target, known))?;
     let algorithm = algorithm.as_ref();
     let draft = draft(given, algorithm, target)?;
-    let first = shape::resolve(given, algorithm)?;
+    let default = draft.as_ref().map_or_else(
+        || algorithm.default_shape(),
+        |draft| algorithm.default_shape_with(draft),
+    );
+    let first = shape::resolve(given, algorithm, default)?;
     // The deepest tier sets all sizes.
     let dp_attention = ranks.parallel.dp_size > 1;
     let wanted = adaptive::wanted(given, algorithm, dp_attention)?;
-    let adaptive = wanted.map(|wanted| adaptive::resolve(wanted, given, algorithm, first, known));
+    let shapes = adaptive::Shapes { first, default };
+    let adaptive = wanted.map(|wanted| adaptive::resolve(wanted, given, algorithm, shapes, known));
     let (adaptive, shape) = match adaptive.transpose()? {
         Some((adaptive, deepest)) => {
             let attn_tp_size = ranks.parallel.attn_tp_size();

@@ -44,7 +44,8 @@ pub struct Batch<'a> {
     pub positions: &'a [u32],
     /// Cache cell of each token in each group: `page · page_size + offset`.
     pub cells: &'a [u32],
-    /// The requests.
+    /// The requests. A token that is in none of their rows leaves its keys and values in its
+    /// cell and attends to nothing: its row of the attention output is unspecified.
     pub rows: &'a [Row],
     /// Page tables, each [`Row::pages`] long: the pages of a request's positions in turn.
     /// Tables that no row names may lie between them. The tables of each group are equally

@@ -175,8 +175,16 @@ pub enum ModelError {
         layers: usize,
     },
     /// A whole model was given where a draft head is needed.
-    #[error("{folder} is a whole model, not an EAGLE head; give the algorithm STANDALONE for it")]
+    #[error(
+        "{folder} is no EAGLE head; give the algorithm STANDALONE for a whole model, and DFLASH for a DFlash model"
+    )]
     NotAHead {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// Another draft was given where a DFlash model is needed.
+    #[error("{folder} holds no DFlash model; give it to another --speculative-algorithm")]
+    NotDflash {
         /// The folder.
         folder: PathBuf,
     },

@@ -6,7 +6,7 @@
 //! | `blocks` | attention, MLP, norm, linear: tensors, collectives and pass of each | `split` |
 //! | `models` | models and draft heads, made of blocks | `blocks` |
 //! | `checkpoint` | sources of tensors, such as [`Safetensors`], packed weights, the way to a device | `blocks` |
-//! | `runner` | passes: [`Transformer`] runs the ragged extend, [`EagleHead`] drafts from its hidden states | all |
+//! | `runner` | passes: [`Transformer`] runs the ragged extend, [`EagleHead`] and [`DflashModel`] draft from its hidden states | all |
 
 #![deny(unsafe_code)]
 
@@ -24,8 +24,8 @@ pub use models::{
     CaptureSpec, Exit, Schedule, active_parameters, matrix_formats, parameters, shared_part,
 };
 pub use runner::{
-    DraftPasses, DraftStaged, EagleHead, FeatureWindow, ForwardLimits, HiddenSource, LoadOptions,
-    LogitBlock, LogitSink, Staged, Tables, Transformer, WeightOrigin, WholeTables, check_weights,
-    rank_attentions, rank_memory, whole_head,
+    DflashModel, DraftPasses, DraftStaged, EagleHead, FeatureWindow, ForwardLimits, HiddenSource,
+    LoadOptions, LogitBlock, LogitSink, Staged, Tables, Transformer, WeightOrigin, WholeTables,
+    check_weights, rank_attentions, rank_memory, whole_head,
 };
 pub use split::{CollectiveKind, CollectiveStep, CountedRows, Heads, Place, Shard, Topology};

@@ -7,6 +7,7 @@
 
 mod capture;
 pub(crate) mod decoder;
+pub(crate) mod dflash;
 pub(crate) mod eagle;
 mod parameters;
 mod schedule;

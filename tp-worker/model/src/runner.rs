@@ -2,6 +2,7 @@
 //! repetition of passes that a device has recorded.
 
 mod check;
+mod dflash;
 mod draft_passes;
 mod eagle;
 mod feature_window;
@@ -11,6 +12,7 @@ mod tables;
 mod transformer;
 
 pub use check::check_weights;
+pub use dflash::DflashModel;
 pub use draft_passes::DraftPasses;
 pub use eagle::{EagleHead, HiddenSource};
 pub use feature_window::FeatureWindow;

@@ -5,19 +5,21 @@ use std::path::Path;
 use lockstep_backend::Backend;
 use lockstep_types::{
     Algorithm, Capabilities, ConfigError, DraftKind, DraftKv, DraftModel, DraftShape, ModelConfig,
+    SpeculationConfig,
 };
 
 use crate::{
-    Build, DraftError, Drafter, DrafterFactory, DrafterRegistry, EagleDrafter, JumpForward, Ngram,
-    StandaloneDrafter,
+    Build, DflashDrafter, DraftError, Drafter, DrafterFactory, DrafterRegistry, EagleDrafter,
+    JumpForward, Ngram, StandaloneDrafter,
 };
 
 impl<B: Backend + 'static> DrafterRegistry<B> {
-    /// Makes a registry of EAGLE, EAGLE3, STANDALONE, NGRAM and JUMP_FORWARD.
+    /// Makes a registry of EAGLE, EAGLE3, DFLASH, STANDALONE, NGRAM and JUMP_FORWARD.
     pub fn builtin() -> Self {
         Self::empty()
             .with(EAGLE)
             .with(EAGLE3)
+            .with(DFLASH)
             .with(STANDALONE)
             .with(Ngram::default())
             .with(JumpForward)
@@ -31,6 +33,7 @@ pub struct WithModel {
     summary: &'static str,
     draft_kv: DraftKv,
     carries_hidden_states: bool,
+    supports_tree: bool,
     num_steps: usize,
     pause_window: usize,
     load: fn(&Path, &ModelConfig) -> Result<DraftModel, ConfigError>,
@@ -43,6 +46,7 @@ pub const EAGLE: WithModel = WithModel {
     summary: "an EAGLE-1/2 head on the target's last hidden state",
     draft_kv: DraftKv::Pairs,
     carries_hidden_states: true,
+    supports_tree: true,
     num_steps: 3,
     // Each position takes a row of features, as much memory as a few layers' keys and values.
     pause_window: 64,
@@ -57,12 +61,26 @@ pub const EAGLE3: WithModel = WithModel {
     ..EAGLE
 };
 
+/// DFlash: a model that fills a block of masks in one pass, over keys and values made of hidden
+/// states of the target (Chen et al., arXiv:2602.06036).
+pub const DFLASH: WithModel = WithModel {
+    name: "DFLASH",
+    summary: "a DFlash model, which fills a block of tokens in one pass",
+    draft_kv: DraftKv::Tokens,
+    supports_tree: false,
+    // Of the usual block of 16, the known token included; a model's own block counts.
+    num_steps: 15,
+    load: lockstep_model_folder::draft::dflash,
+    ..EAGLE
+};
+
 /// A small model with the target's tokenizer (Leviathan et al., arXiv:2211.17192).
 pub const STANDALONE: WithModel = WithModel {
     name: "STANDALONE",
     summary: "a smaller model with the same tokenizer",
     draft_kv: DraftKv::Tokens,
     carries_hidden_states: false,
+    supports_tree: true,
     num_steps: 4,
     // Its tokens are known without a window; the limit bounds the pass that catches up.
     pause_window: 256,
@@ -82,7 +100,7 @@ impl Algorithm for WithModel {
         Capabilities {
             needs_draft_model: true,
             draft_kv: self.draft_kv,
-            supports_tree: true,
+            supports_tree: self.supports_tree,
             supports_target_verify_for_draft: true,
             draft_probabilities: true,
             carries_hidden_states: self.carries_hidden_states,
@@ -92,15 +110,46 @@ impl Algorithm for WithModel {
     }
 
     fn default_shape(&self) -> DraftShape {
-        DraftShape {
-            num_steps: self.num_steps,
-            topk: 1,
-            num_draft_tokens: self.num_steps + 1,
-        }
+        DraftShape::chain(self.num_steps)
+    }
+
+    fn default_shape_with(&self, draft: &DraftModel) -> DraftShape {
+        DraftShape::chain(draft.most_steps().unwrap_or(self.num_steps))
     }
 
     fn pause_window(&self) -> usize {
         self.pause_window
+    }
+
+    fn validate(
+        &self,
+        speculation: &SpeculationConfig,
+        _target: &ModelConfig,
+    ) -> Result<(), ConfigError> {
+        let most = speculation.draft.as_ref().and_then(DraftModel::most_steps);
+        match most.filter(|most| *most < speculation.num_steps) {
+            None => Ok(()),
+            Some(most) => Err(ConfigError::conflict(
+                format!("--speculative-algorithm {}", self.name),
+                format!("{} draft steps", speculation.num_steps),
+                format!(
+                    "the draft model fills blocks of {} tokens, of which one is known",
+                    most + 1
+                ),
+                format!(
+                    "Give --speculative-num-steps {most} or less, and no deeper candidate_steps"
+                ),
+            )),
+        }
+    }
+
+    /// Returns the tokens that the target verifies, or those of a block, which the draft model
+    /// writes whole at any depth.
+    fn max_draft_tokens(&self, speculation: &SpeculationConfig) -> usize {
+        let steps = speculation.draft.as_ref().and_then(DraftModel::most_steps);
+        speculation
+            .num_draft_tokens
+            .max(steps.map_or(0, |steps| steps + 1))
     }
 
     fn load_draft(
@@ -125,6 +174,51 @@ impl<B: Backend + 'static> DrafterFactory<B> for WithModel {
         Ok(match build.draft()?.kind {
             DraftKind::Model => Box::new(StandaloneDrafter::load(build)?),
             DraftKind::Eagle | DraftKind::Eagle3 { .. } => Box::new(EagleDrafter::load(build)?),
+            DraftKind::Dflash(_) => Box::new(DflashDrafter::load(build)?),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// The draft of the fixtures, whose blocks have six tokens.
+    fn speculation(num_steps: usize) -> (SpeculationConfig, ModelConfig) {
+        let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+        let target = lockstep_model_folder::load(&fixtures.join("architectures/qwen3"));
+        let target = target.expect("a served model");
+        let draft = DFLASH.load_draft(Some(&fixtures.join("drafts/dflash")), &target);
+        let speculation = SpeculationConfig {
+            draft: draft.expect("a DFlash model"),
+            num_steps,
+            num_draft_tokens: num_steps + 1,
+            ..SpeculationConfig::none()
+        };
+        (speculation, target)
+    }
+
+    #[test]
+    fn a_block_bounds_the_depth_and_is_written_whole() {
+        let (shallow, target) = speculation(2);
+        let draft = shallow.draft.as_ref().expect("a draft");
+        assert_eq!(DFLASH.default_shape_with(draft), DraftShape::chain(5));
+        assert_eq!(DFLASH.max_draft_tokens(&shallow), 6);
+        assert!(DFLASH.validate(&shallow, &target).is_ok());
+        assert!(DFLASH.validate(&speculation(5).0, &target).is_ok());
+        let (deep, _) = speculation(6);
+        assert_eq!(DFLASH.max_draft_tokens(&deep), 7);
+        let error = DFLASH.validate(&deep, &target).expect_err("too deep");
+        let error = error.to_string();
+        for part in [
+            "DFLASH",
+            "6 draft steps",
+            "blocks of 6",
+            "--speculative-num-steps 5",
+        ] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
     }
 }

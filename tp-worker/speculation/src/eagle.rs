@@ -8,12 +8,11 @@ mod waiting;
 use std::ops::Range;
 
 use lockstep_backend::Backend;
-use lockstep_model::{
-    CaptureSpec, DraftPasses, EagleHead, FeatureWindow, HiddenSource, ModelCache,
-};
+use lockstep_model::{CaptureSpec, DraftPasses, EagleHead, HiddenSource, ModelCache};
 
 use crate::{
     Build, Device, DraftError, DraftRow, Drafter, Drafts, DraftsOnDevice, ExtendRow, Pass,
+    missed::Missed,
     propose::{Growth, Proposer},
     span::Span,
 };
@@ -30,15 +29,12 @@ pub struct EagleDrafter<B: Backend> {
     growth: Growth,
     /// Positions of each slot whose pairs the head has taken in.
     spans: Vec<Span>,
-    /// Features of the last pairs that the head has not taken in; `None` if it takes in every
-    /// step.
-    window: Option<FeatureWindow<B>>,
+    /// Features of the last pairs that the head has not taken in.
+    missed: Missed<B>,
     pairs: Pairs,
     /// Drafting by the device.
     chains: DraftPasses<B>,
     waiting: Waiting,
-    /// Rows of features that move to the window, and their rows there.
-    kept: (Vec<u32>, Vec<u32>),
     /// The rows to draft for, with the depths that they may have.
     rows: Vec<DraftRow>,
 }
@@ -75,11 +71,7 @@ impl<B: Backend> EagleDrafter<B> {
         } = build;
         let head = EagleHead::load(backend, draft, target, requests, limits, files, progress)?;
         let width = head.capture().width(target.hidden_size);
-        let kept = requests * speculation.pause_window.max(1);
-        let window = match speculation.pause_window {
-            0 => None,
-            window => Some(FeatureWindow::new(backend, requests, window, width)?),
-        };
+        let missed = Missed::new(backend, requests, speculation.kept_positions(), width)?;
         Ok(Self {
             head: Head {
                 cache: head.kv_cache(backend, pages, page_size, kv_dtype)?,
@@ -92,7 +84,7 @@ impl<B: Backend> EagleDrafter<B> {
             },
             growth: Growth::new(requests, limits.max_tokens, chooser),
             spans: vec![Span::default(); requests],
-            window,
+            missed,
             pairs: Pairs::new(requests, limits.max_tokens),
             waiting: Waiting::new(requests, speculation.max_commit()),
             chains: DraftPasses::new(
@@ -100,7 +92,6 @@ impl<B: Backend> EagleDrafter<B> {
                 speculation.num_steps,
                 speculation.topk,
             ),
-            kept: (Vec::with_capacity(kept), Vec::with_capacity(kept)),
             rows: Vec::with_capacity(requests),
         })
     }
@@ -175,7 +166,9 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
             return Ok(());
         };
         self.waiting.forget();
-        self.keep(device, rows, |row, span| span.to != row.start);
+        let spans = &self.spans;
+        let missed = |row: &ExtendRow| spans[row.slot].to != row.start;
+        self.missed.keep(device, rows, missed);
         for row in rows {
             // In a text whose prompt alone is scored no token follows the last one.
             let end = row.end().min(device.requests.tokens(row.slot).len() - 1);
@@ -189,7 +182,7 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
     }
 
     fn pause(&mut self, device: &mut Device<'_, B>, rows: &[ExtendRow]) -> Result<(), DraftError> {
-        self.keep(device, rows, |_, _| true);
+        self.missed.keep(device, rows, |_| true);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Chains and trees of drafts, grown level by level over all rows at once.
 
-mod chains;
+pub(crate) mod chains;
 pub(crate) mod layout;
 mod trees;
 

@@ -1,4 +1,4 @@
-//! The kind of a draft's folder, found by its tensors.
+//! The kind of a draft's folder, found by its tensors, or by DFlash's keys.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,9 @@ use lockstep_types::{ConfigError, LoadFormat, ModelConfig, ModelConfigError};
 use super::OPTION;
 use crate::raw::Raw;
 
+/// Object of DFlash's keys; some stand outside of it too.
+pub(super) const DFLASH: &str = "dflash_config";
+
 /// Kinds of draft folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
@@ -19,6 +22,8 @@ pub(super) enum Found {
     Eagle,
     /// An EAGLE-3 head.
     Eagle3,
+    /// A DFlash model.
+    Dflash,
 }
 
 /// A draft's folder.
@@ -89,12 +94,15 @@ impl Folder {
         tensors.is_some_and(|tensors| tensors.contains(name))
     }
 
-    /// The kind that the tensors belong to. Names of architectures don't tell: public heads
-    /// call themselves `LlamaForCausalLM` too.
+    /// The kind that the tensors belong to. Names of architectures don't tell heads: public
+    /// ones call themselves `LlamaForCausalLM` too. DFlash's models have keys of their own.
     fn found(&self, tensors: &BTreeSet<String>) -> Found {
         let any = |part: &str| tensors.iter().any(|name| name.contains(part));
         let third = self.config.get("draft_vocab_size").is_some();
-        if any("midlayer.") || any("hidden_norm.") || any("d2t") {
+        let class = class_of(&self.config).unwrap_or_default();
+        if self.config.get(DFLASH).is_some() || class.starts_with("DFlash") {
+            Found::Dflash
+        } else if any("midlayer.") || any("hidden_norm.") || any("d2t") {
             Found::Eagle3
         } else if !self.has("fc.weight") && !any(".fc.weight") {
             Found::Model
@@ -112,6 +120,7 @@ impl Found {
             Self::Model => "a whole model",
             Self::Eagle => "an EAGLE-1/2 head",
             Self::Eagle3 => "an EAGLE-3 head",
+            Self::Dflash => "a DFlash model",
         }
     }
 
@@ -121,8 +130,14 @@ impl Found {
             Self::Model => "STANDALONE",
             Self::Eagle => "EAGLE",
             Self::Eagle3 => "EAGLE3",
+            Self::Dflash => "DFLASH",
         }
     }
+}
+
+/// Class name of the architecture in a `config.json`.
+pub(super) fn class_of(config: &Raw) -> Option<&str> {
+    config.get("architectures")?.get(0)?.as_str()
 }
 
 /// The algorithm of the head in a folder; `None` for a whole model, and for a folder that can't

@@ -1,3 +1,5 @@
+mod dflash;
+
 use std::path::Path;
 
 use lockstep_types::{ConfigError, DraftKind, DraftModel, ModelConfig};
@@ -135,10 +137,11 @@ fn eagle3_is_refused_where_the_residual_stream_has_a_factor() {
 
 type Load = fn(&Path, &ModelConfig) -> Result<DraftModel, ConfigError>;
 
-const LOADS: [(Head, Load, &str); 3] = [
+const LOADS: [(Head, Load, &str); 4] = [
     (Head::Model, crate::draft::whole_model, "STANDALONE"),
     (Head::Eagle, crate::draft::eagle, "EAGLE "),
     (Head::Eagle3, crate::draft::eagle3, "EAGLE3"),
+    (Head::Dflash, crate::draft::dflash, "DFLASH"),
 ];
 
 #[test]

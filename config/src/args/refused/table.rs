@@ -173,6 +173,7 @@ pub(super) const TABLE: &[RefusedGroup] = groups! {
         S "--speculative-use-rejection-sampling" passes "false" => "use --speculative-verification rejection";
         S "--speculative-use-block-verification" passes "false" => "use --speculative-verification block";
         S "--speculative-token-map" => "leave it out; a head brings its own map of tokens";
+        S "--speculative-dflash-block-size" => "leave it out; a DFlash model is asked for its whole block, and --speculative-num-steps says how much of it is verified";
         S "--speculative-draft-load-format" "--speculative-draft-model-quantization" => DRAFT_AS_TARGET;
         S "--speculative-draft-kv-cache-dtype" => DRAFT_AS_TARGET;
         S "--speculative-attention-mode" => "leave it out; there is one kind of pass";

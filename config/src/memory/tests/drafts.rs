@@ -16,6 +16,7 @@ fn line(kind: Head, rest: &str) -> (String, tempfile::TempDir) {
         Head::Model => "STANDALONE",
         Head::Eagle => "EAGLE",
         Head::Eagle3 => "EAGLE3",
+        Head::Dflash => "DFLASH",
     };
     let path = dir.path().display();
     let line = format!("--speculative-algorithm {name} --draft-model {path} {rest}");

@@ -47,13 +47,21 @@ pub(super) fn wanted(
     }
 }
 
-/// The settings of adaptive depth, and the shape of the deepest tier. `first` is the shape that
-/// the other options give.
+/// Shapes that the candidates go up to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shapes {
+    /// The shape that the other options give.
+    pub first: DraftShape,
+    /// The algorithm's own shape.
+    pub default: DraftShape,
+}
+
+/// The settings of adaptive depth, and the shape of the deepest tier.
 pub(super) fn resolve(
     wanted: Wanted,
     given: &SpeculationArgs,
     algorithm: &dyn Algorithm,
-    first: DraftShape,
+    Shapes { first, default }: Shapes,
     known: &Algorithms,
 ) -> Result<(AdaptiveConfig, DraftShape), ConfigError> {
     if !algorithm.capabilities().adaptive {
@@ -66,8 +74,7 @@ pub(super) fn resolve(
     };
     let file = source.read()?;
     let policy = policy(&file, known.policies()).map_err(|why| source.wrong(&why))?;
-    let default = algorithm.default_shape().num_steps.min(POSITIONS);
-    let deepest = first.num_steps.max(default);
+    let deepest = first.num_steps.max(default.num_steps.min(POSITIONS));
     let mut config = AdaptiveConfig::new(policy.name(), 0, Vec::new(), Vec::new());
     config.slots = slots(&file, policy, u32::try_from(deepest).unwrap_or(u32::MAX));
     let depths = source.depths(&config.slots)?;

@@ -13,10 +13,11 @@ const MOST_STEPS: usize = 64;
 const MOST_BRANCHES: usize = 64;
 pub(super) const MOST_TOKENS: usize = 512;
 
-/// The shape that the options give; the algorithm adds what they leave out.
+/// The shape that the options give; `default`, the algorithm's own, adds what they leave out.
 pub(super) fn resolve(
     given: &SpeculationArgs,
     algorithm: &dyn Algorithm,
+    default: DraftShape,
 ) -> Result<DraftShape, ConfigError> {
     for (option, value, most) in [
         (STEPS, given.speculative_num_steps, MOST_STEPS),
@@ -28,7 +29,6 @@ pub(super) fn resolve(
             return Err(ConfigError::value(option, value, why, "Give that or less"));
         }
     }
-    let default = algorithm.default_shape();
     let topk = given.speculative_eagle_topk.unwrap_or(default.topk);
     if topk == 1 {
         return chain(given, default);

@@ -8,18 +8,20 @@ use crate::testing::{
     with,
 };
 
-/// Resolves a command line. In it `EAGLE`, `EAGLE3` and `MODEL` stand for the options that name
-/// the algorithm and its draft.
+/// Resolves a command line. In it `EAGLE`, `EAGLE3`, `DFLASH` and `MODEL` stand for the options
+/// that name the algorithm and its draft.
 pub(super) fn resolve(line: &str) -> Result<SpeculationConfig, String> {
-    let (eagle, eagle3, model) = (
+    let (eagle, eagle3, dflash, model) = (
         head(Head::Eagle, &json!({})),
         head(Head::Eagle3, &json!({})),
+        head(Head::Dflash, &json!({})),
         head(Head::Model, &json!({})),
     );
     let words = line.split_whitespace().map(|word| {
         let (name, dir) = match word {
             "EAGLE" => ("eagle", &eagle),
             "EAGLE3" => ("EAGLE3", &eagle3),
+            "DFLASH" => ("dflash", &dflash),
             "MODEL" => ("Standalone", &model),
             word => return word.to_owned(),
         };
@@ -38,6 +40,10 @@ fn shapes() {
     // (options, steps, branches, tokens)
     for (line, steps, topk, tokens) in [
         ("EAGLE3", 3, 1, 4),
+        // A whole block, the known token included.
+        ("DFLASH", 5, 1, 6),
+        ("DFLASH --speculative-num-steps 2", 2, 1, 3),
+        ("DFLASH --speculative-num-draft-tokens 4", 3, 1, 4),
         ("EAGLE --speculative-num-steps 5", 5, 1, 6),
         ("MODEL --speculative-num-draft-tokens 8", 7, 1, 8),
         (

@@ -1,6 +1,6 @@
 //! Values that leave a pass: logits, and hidden states that it keeps for a drafter.
 
-use lockstep_types::{DraftKind, DraftModel};
+use lockstep_types::{DflashSpec, DraftKind, DraftModel};
 
 /// End of a pass, behind the final norm. It decides over which tokens the last layer runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,8 @@ impl CaptureSpec {
                 layers: Vec::new(),
                 last_hidden: true,
             },
-            DraftKind::Eagle3 { capture_layers, .. } => Self {
+            DraftKind::Eagle3 { capture_layers, .. }
+            | DraftKind::Dflash(DflashSpec { capture_layers, .. }) => Self {
                 layers: capture_layers.clone(),
                 last_hidden: false,
             },

@@ -63,7 +63,7 @@ pub(crate) const INPUT_NORM: &str = "layers.0.input_layernorm";
 pub(crate) fn vocab(draft: &DraftModel, target: &ModelConfig) -> usize {
     match draft.kind {
         DraftKind::Model => draft.model.vocab_size,
-        DraftKind::Eagle => target.vocab_size,
+        DraftKind::Eagle | DraftKind::Dflash(_) => target.vocab_size,
         DraftKind::Eagle3 {
             draft_vocab_size, ..
         } => draft_vocab_size,
@@ -91,7 +91,7 @@ impl Eagle<Listed> {
         let fc = |inputs| Linear::whole("fc", hidden, inputs, present.fc_bias);
         let table = |name, rows| MatrixPart::table(name, rows, hidden);
         let (fc, layer, wiring) = match draft.kind {
-            DraftKind::Eagle | DraftKind::Model => {
+            DraftKind::Eagle | DraftKind::Model | DraftKind::Dflash(_) => {
                 let input_norm = present.input_norm.then(|| norm(INPUT_NORM));
                 let wiring = Wiring::Eagle { input_norm };
                 (fc(2 * hidden), layer("layers.0", hidden), wiring)

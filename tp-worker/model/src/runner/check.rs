@@ -6,7 +6,7 @@ use super::eagle;
 use crate::{
     FileAccess, ModelError, Shard, Topology,
     checkpoint::{faults::WeightCheck, source},
-    models::decoder::Decoder,
+    models::{decoder::Decoder, dflash::Dflash},
 };
 
 /// Checks that the files of `model` have all tensors that it reads, and those of its draft too.
@@ -24,6 +24,11 @@ pub fn check_weights(
         found.add(match &draft.kind {
             DraftKind::Model => whole(&draft.model)?,
             DraftKind::Eagle | DraftKind::Eagle3 { .. } => eagle::check(draft, model)?,
+            DraftKind::Dflash(_) => {
+                let source = source::open(&draft.model, FileAccess::Mapped)?;
+                let listed = Dflash::listed(draft, model);
+                WeightCheck::of(source.as_ref(), &listed, &draft.model)
+            }
         });
     }
     Ok(found)

@@ -12,6 +12,7 @@ mod naive;
 mod pass;
 
 mod capture;
+mod dflash;
 mod goldens;
 mod moved;
 mod oracle;

@@ -53,6 +53,9 @@ impl<B: Backend> Algorithm for Guarded<B> {
     fn default_shape(&self) -> DraftShape {
         self.algorithm.default_shape()
     }
+    fn default_shape_with(&self, draft: &DraftModel) -> DraftShape {
+        self.algorithm.default_shape_with(draft)
+    }
     fn load_draft(
         &self,
         path: Option<&Path>,

@@ -43,13 +43,13 @@ impl<B: Backend> EagleDrafter<B> {
     /// Returns the depth that the device would draft for a row; `None` if only the host can
     /// draft for it.
     fn device_depth(&self, row: &DraftRow, page_size: usize) -> Option<usize> {
-        let (to, waits) = (self.spans[row.slot].to, self.waiting.of(row.slot).pairs);
+        let (span, waits) = (self.spans[row.slot], self.waiting.of(row.slot).pairs);
         let wanted = self.own().levels(row);
-        match (waits, row.kv_len.saturating_sub(to + waits)) {
+        match (waits, row.kv_len.saturating_sub(span.to + waits)) {
             _ if wanted == 0 => Some(0),
             (1.., 0) => Some(wanted),
             // The host could not draft either.
-            (0, 1..) if self.reach(row.slot, row.kv_len, page_size).is_none() => Some(0),
+            (0, 1..) if self.missed.reach(span, row.kv_len, page_size).is_none() => Some(0),
             _ => None,
         }
     }

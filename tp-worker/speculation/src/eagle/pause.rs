@@ -1,36 +1,11 @@
-//! Keeping features while nothing is drafted. The head runs over them once a step drafts again.
+//! Catching up after steps that drafted nothing. The head runs over the features that were kept.
 
 use lockstep_backend::Backend;
 
 use super::EagleDrafter;
-use crate::{Device, DraftError, ExtendRow, span::Span};
+use crate::{Device, DraftError};
 
 impl<B: Backend> EagleDrafter<B> {
-    /// Keeps the features of the rows selected by `missed`, which the head does not take in.
-    /// The window keeps the last positions of each request.
-    pub(super) fn keep(
-        &mut self,
-        device: &mut Device<'_, B>,
-        rows: &[ExtendRow],
-        missed: impl Fn(&ExtendRow, Span) -> bool,
-    ) {
-        let (Some(window), Some(features)) = (&mut self.window, device.features) else {
-            return;
-        };
-        let (from, to) = &mut self.kept;
-        from.clear();
-        to.clear();
-        for row in rows.iter().filter(|row| missed(row, self.spans[row.slot])) {
-            let first = row.start.max(row.end().saturating_sub(window.positions()));
-            let rows = &device.feature_rows[row.features.clone()][first - row.start..];
-            from.extend_from_slice(rows);
-            to.extend((first..row.end()).map(|position| window.row(row.slot, position)));
-        }
-        if !from.is_empty() {
-            window.keep(device.backend, features, from, to);
-        }
-    }
-
     /// Takes in the pairs that requests have missed, in as few passes as hold them. Each of
     /// `behind` is `(slot, row of the page table, end position)`. If a request has missed more
     /// than the window keeps, the head sees only its last pages from now on.
@@ -42,11 +17,12 @@ impl<B: Backend> EagleDrafter<B> {
         device: &mut Device<'_, B>,
         behind: impl Iterator<Item = (usize, u32, usize)>,
     ) -> Result<(), DraftError> {
-        let Some(window) = &self.window else {
+        let Some(window) = self.missed.window() else {
             return Ok(());
         };
         for (slot, pages_start, to) in behind {
-            let Some(mut span) = self.reach(slot, to, device.pages.page_size as usize) else {
+            let (span, page_size) = (self.spans[slot], device.pages.page_size as usize);
+            let Some(mut span) = self.missed.reach(span, to, page_size) else {
                 continue;
             };
             while span.to < to {
@@ -67,16 +43,5 @@ impl<B: Backend> EagleDrafter<B> {
         }
         self.pairs
             .take_in(&mut self.head, device, window.features())
-    }
-
-    /// Returns the span after which a slot's pairs up to `to` can be taken in. Returns `None`
-    /// if the window has neither all missed pairs nor the beginning of a page.
-    pub(super) fn reach(&self, slot: usize, to: usize, page_size: usize) -> Option<Span> {
-        let (span, window) = (self.spans[slot], self.window.as_ref()?.positions());
-        if to.saturating_sub(span.to) <= window {
-            return Some(span);
-        }
-        let from = (to - window).next_multiple_of(page_size);
-        (from < to).then(|| Span::beginning(from))
     }
 }

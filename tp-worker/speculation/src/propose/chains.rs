@@ -8,12 +8,12 @@ use crate::{Device, DraftError, DraftRow, Drafts, Node};
 
 /// Least chance of acceptance at which a draft is worth its share of a pass, and of the
 /// drafter's time: one in eight.
-const LEAST: f32 = 1.0 / 8.0;
+pub(crate) const LEAST: f32 = 1.0 / 8.0;
 
 /// Returns the most depth of a row's chain. The positions that the target verifies fit the
 /// row's room. The drafter needs no more cells: no pass follows the last node, so the node is
 /// in no cell.
-pub(super) fn depth(row: &DraftRow) -> usize {
+pub(crate) fn depth(row: &DraftRow) -> usize {
     row.steps.min(row.most)
 }
 

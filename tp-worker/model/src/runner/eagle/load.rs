@@ -133,7 +133,7 @@ fn present(
             }
             own
         }
-        DraftKind::Model => {
+        DraftKind::Model | DraftKind::Dflash(_) => {
             return Err(ModelError::NotAHead {
                 folder: draft.model.path.clone(),
             });
@@ -159,7 +159,7 @@ fn targets(
         DraftKind::Eagle3 {
             draft_vocab_size, ..
         } => draft_vocab_size,
-        DraftKind::Eagle | DraftKind::Model => return Ok(Vec::new()),
+        DraftKind::Eagle | DraftKind::Model | DraftKind::Dflash(_) => return Ok(Vec::new()),
     };
     if vocab == target.vocab_size && !source.contains("d2t") {
         return Ok(Vec::new());

@@ -2,7 +2,9 @@
 //! except the target's last hidden state: every rank keeps that.
 
 use lockstep_backend::{DeviceMemory, Holds};
-use lockstep_types::{DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification};
+use lockstep_types::{
+    DflashSpec, DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification,
+};
 
 use super::{Part, Weighed, count, kv_per_token, pass, rope_bytes};
 use crate::{
@@ -10,8 +12,10 @@ use crate::{
     blocks::{allocate::Counter, attention_shapes, expert_shapes, parts::MatrixPart},
     models::{
         decoder,
+        dflash::Dflash,
         eagle::{self, Eagle, Present},
     },
+    runner::dflash,
     runner::draft_passes::are_grown,
     runner::eagle::{Buffers, Sizes},
     runner::feature_window,
@@ -47,6 +51,7 @@ pub(super) fn part(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> Optio
         DraftKind::Eagle | DraftKind::Eagle3 { .. } => {
             Part::of_head(device, engine, draft, &shard, limits)
         }
+        DraftKind::Dflash(spec) => Part::of_dflash(device, engine, (draft, spec), &shard, limits),
     };
     if speculation.draft_kv == DraftKv::None {
         part.memory.kv_per_token = 0;
@@ -67,7 +72,8 @@ pub(super) fn passes_of_chains(device: &dyn DeviceMemory, engine: &EngineShape<'
     // The passes of a head are together about as long as one of a model.
     let each = match speculation.draft.as_ref().map(|draft| &draft.kind) {
         _ if !verifies || !chooses || !grown => 0,
-        None => 0,
+        // A host drafts blocks.
+        None | Some(DraftKind::Dflash(_)) => 0,
         Some(DraftKind::Model) => speculation.num_steps,
         Some(DraftKind::Eagle | DraftKind::Eagle3 { .. }) => 1,
     };
@@ -82,7 +88,8 @@ fn drafters_host(engine: &EngineShape<'_>, draft: &DraftModel, block: usize) -> 
     let (speculation, requests) = (engine.speculation, engine.step.requests);
     let frontier = requests.saturating_mul(speculation.topk);
     let collected = match draft.kind {
-        DraftKind::Model => 0,
+        // Blocks of logits are read where they are.
+        DraftKind::Model | DraftKind::Dflash(_) => 0,
         // The head's buffers already count room for one state of each request.
         DraftKind::Eagle | DraftKind::Eagle3 { .. } if frontier > block => {
             frontier - if requests > block { requests } else { 0 }
@@ -107,7 +114,7 @@ fn drafters_host(engine: &EngineShape<'_>, draft: &DraftModel, block: usize) -> 
 /// Counts the features that a head keeps of steps without drafts, in rows of width
 /// `features`.
 fn count_window(counter: &mut Counter<'_>, engine: &EngineShape<'_>, features: usize) {
-    let (slots, window) = (engine.step.requests, engine.speculation.pause_window);
+    let (slots, window) = (engine.step.requests, engine.speculation.kept_positions());
     if window > 0 {
         count(feature_window::rows(counter, slots, window, features));
     }
@@ -117,12 +124,85 @@ fn count_window(counter: &mut Counter<'_>, engine: &EngineShape<'_>, features: u
 /// drafts by itself.
 fn ids(device: &dyn DeviceMemory, engine: &EngineShape<'_>, draft: &DraftModel) -> u64 {
     match &draft.kind {
-        DraftKind::Model | DraftKind::Eagle => 0,
+        DraftKind::Model | DraftKind::Eagle | DraftKind::Dflash(_) => 0,
         DraftKind::Eagle3 { .. } => device.draft_ids_bytes(eagle::vocab(draft, engine.model)),
     }
 }
 
+/// Returns the bytes of the target's whole tables that a draft reads, and that the target's
+/// ranks hold in parts.
+fn tables_of_target(
+    device: &dyn DeviceMemory,
+    engine: &EngineShape<'_>,
+    draft: &DraftModel,
+) -> u64 {
+    let (target, all) = (engine.model, 0..engine.model.vocab_size);
+    let in_parts = engine.tp_size > 1;
+    let reads_head = !draft.own_head && !target.tie_word_embeddings;
+    let shared = [
+        (
+            in_parts && engine.dp_size == 1,
+            decoder::embedding(target, all.clone()),
+        ),
+        (in_parts && reads_head, decoder::head(target, all)),
+    ];
+    let held = shared.iter().filter(|(held, _)| *held);
+    let bytes = held.map(|(_, table)| device.matrix_bytes(table.shape(target)));
+    bytes.fold(0, u64::saturating_add)
+}
+
 impl Part {
+    /// Counts a DFlash model. Also counts the target's whole tables, if the target's ranks hold
+    /// parts.
+    fn of_dflash(
+        device: &dyn DeviceMemory,
+        engine: &EngineShape<'_>,
+        (draft, spec): (&DraftModel, &DflashSpec),
+        shard: &Shard,
+        limits: ForwardLimits,
+    ) -> Self {
+        let (model, target) = (&draft.model, engine.model);
+        let limits = dflash::Sizes::limits(spec, limits);
+        let listed = Dflash::listed(draft, target);
+        let weights = Weighed::of(device, model, &listed);
+        let sizes = dflash::Sizes {
+            features: CaptureSpec::of_draft(draft).width(target.hidden_size),
+            vocab: target.vocab_size,
+            limits,
+        };
+        let mut counter = Counter::new(device);
+        count(dflash::Buffers::new(&mut counter, model, shard, &sizes));
+        counter.inputs(&limits.inputs());
+        if spec.causal.contains(&true) {
+            counter.inputs(&limits.inputs());
+        }
+        count_window(&mut counter, engine, sizes.features);
+        let [full, window] = kv_per_token(device, model, shard, engine.kv_dtype);
+        let head = decoder::head(target, 0..target.vocab_size);
+        Self {
+            memory: MemoryUse {
+                weights: (weights.matrices).saturating_add(tables_of_target(device, engine, draft)),
+                vectors: (weights.vectors).saturating_add(rope_bytes(
+                    device,
+                    model,
+                    limits.positions,
+                )),
+                kv_per_token: full,
+                kv_window_per_token: window,
+                activations: counter.activations,
+                host: counter.host,
+            },
+            pass: pass(
+                limits,
+                1,
+                &weights.projections,
+                head.shape(target),
+                attention_shapes(model, shard),
+                expert_shapes(model, listed.layers.iter().map(|layer| &layer.mlp)),
+            ),
+        }
+    }
+
     /// Counts a head. Also counts the target's whole tables, if the head reads them and the
     /// target's ranks hold parts.
     fn of_head(
@@ -146,18 +226,7 @@ impl Part {
         };
         let listed = Eagle::listed(draft, target, present);
         let weights = Weighed::of(device, model, &listed);
-        let all = 0..target.vocab_size;
-        let in_parts = engine.tp_size > 1;
-        let reads_head = !draft.own_head && !target.tie_word_embeddings;
-        let shared = [
-            (
-                in_parts && engine.dp_size == 1,
-                decoder::embedding(target, all.clone()),
-            ),
-            (in_parts && reads_head, decoder::head(target, all)),
-        ];
-        let shared = shared.iter().filter(|(held, _)| *held);
-        let shared = shared.map(|(_, table)| device.matrix_bytes(table.shape(target)));
+        let shared = tables_of_target(device, engine, draft);
         let features = CaptureSpec::of_draft(draft).width(target.hidden_size);
         let mut counter = Counter::new(device);
         let sizes = Sizes {
@@ -175,7 +244,7 @@ impl Part {
         let [full, window] = kv_per_token(device, model, shard, engine.kv_dtype);
         Self {
             memory: MemoryUse {
-                weights: shared.fold(weights.matrices, u64::saturating_add),
+                weights: weights.matrices.saturating_add(shared),
                 vectors,
                 kv_per_token: full,
                 kv_window_per_token: window,

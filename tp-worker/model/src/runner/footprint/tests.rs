@@ -5,10 +5,10 @@ use lockstep_backend::{
 };
 use lockstep_types::{
     Activation, Architecture, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig,
-    DraftKind, DraftKv, DraftModel, Dtype, EngineShape, ExpertGate, ExpertTensors, ExpertsNames,
-    ExpertsSpec, GatedMlpNames, GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat, Mixer, Mlp,
-    ModelConfig, Multipliers, NormKind, Norms, QkNorm, Quantization, RankMemory, Routing,
-    SpeculationConfig, StepLimits, TensorNames, Verification,
+    DflashSpec, DraftKind, DraftKv, DraftModel, Dtype, EngineShape, ExpertGate, ExpertTensors,
+    ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat,
+    Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms, QkNorm, Quantization, RankMemory,
+    Routing, SpeculationConfig, StepLimits, TensorNames, Verification,
 };
 
 use super::rank_memory;
@@ -389,6 +389,43 @@ fn heads_activations() {
         [DraftKind::Eagle, eagle3()].map(|kind| memory(target, &head(kind, false, false), 2, 1));
     assert_eq!((eagle.draft.activations, eagle.draft.weights), (30 * 64, 0));
     assert_eq!(other.draft, lockstep_types::MemoryUse::default());
+}
+
+#[test]
+fn a_dflash_model_takes_its_layers_and_the_targets_tables() {
+    let spec = |causal: &[bool]| {
+        DraftKind::Dflash(DflashSpec {
+            block_size: 4,
+            mask_token_id: 0,
+            capture_layers: vec![1, 2],
+            causal: causal.to_vec(),
+        })
+    };
+    let draft = |causal: &[bool], tp_size, tied| {
+        let mut speculation = head(spec(causal), false, false);
+        let layers = causal.len();
+        if let Some(draft) = &mut speculation.draft {
+            draft.model = model(64, layers, true);
+        }
+        (speculation.topk, speculation.draft_kv) = (1, DraftKv::Tokens);
+        memory(&model(64, 3, tied), &speculation, tp_size, 0).draft
+    };
+    let alone = draft(&[false, false], 1, false);
+    assert_eq!(alone.weights, 2 * 64 * 64 + 2 * LAYER);
+    // Two norms per layer, that of the states and the last one.
+    assert_eq!(alone.vectors, 6 * 64 + ANGLES);
+    assert_eq!(alone.kv_per_token, 2 * 2 * 4 * 8 * 2);
+    // Kept features; then of a pass of 40 tokens the tokens, a layer and features, inputs of
+    // logits and logits.
+    let token = 3 * 64 + (2 * 8 + 2 * 4) * 8 + 3 * 96;
+    let expected = 30 * 128 + 40 * (1 + token + 128) + 40 * (64 + 100);
+    assert_eq!(alone.activations, expected);
+    // Causal layers have inputs of their own.
+    assert_eq!(draft(&[true, false], 1, false).activations, expected + 40);
+    for (tp_size, tied, tables) in [(2, true, 100), (2, false, 200)] {
+        let weights = draft(&[false, false], tp_size, tied).weights;
+        assert_eq!(weights, alone.weights + tables * 64 * TABLE);
+    }
 }
 
 #[test]

@@ -1,0 +1,76 @@
+//! Draft models, and what they keep of past tokens.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ModelConfig;
+
+/// A draft model or head.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DraftModel {
+    /// Description of the draft's layers, as of a model; `vocab_size` is the target's.
+    pub model: ModelConfig,
+    /// Kind of the draft.
+    pub kind: DraftKind,
+    /// True if the draft has its own embedding, and does not read the target's.
+    pub own_embedding: bool,
+    /// True if the draft has its own output head, and does not read the target's.
+    pub own_head: bool,
+}
+
+/// Kinds of draft models.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum DraftKind {
+    /// A whole model with the target's tokenizer.
+    Model,
+    /// An EAGLE-1/2 head: the target's last hidden state and the next token's
+    /// embedding through `fc` into one layer (Li et al., arXiv:2401.15077).
+    Eagle,
+    /// An EAGLE-3 head: hidden states of three layers (Li et al., arXiv:2503.01840).
+    Eagle3 {
+        /// Rows of the draft's output head.
+        draft_vocab_size: usize,
+        /// The target's layers whose input is captured, ascending.
+        capture_layers: Vec<usize>,
+    },
+    /// A DFlash model, which fills a block of masks in one pass (Chen et al.,
+    /// arXiv:2602.06036).
+    Dflash(DflashSpec),
+}
+
+/// Facts about a DFlash model that no whole model has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DflashSpec {
+    /// Tokens of a block: the last known one, and those that are drafted.
+    pub block_size: usize,
+    /// Token in place of those that are drafted.
+    pub mask_token_id: u32,
+    /// The target's layers whose input is captured, ascending.
+    pub capture_layers: Vec<usize>,
+    /// For each layer of the draft, true if a token of a block sees no later one.
+    pub causal: Vec<bool>,
+}
+
+impl DraftModel {
+    /// Most draft steps; `None` if the draft may have any number of steps.
+    pub fn most_steps(&self) -> Option<usize> {
+        match &self.kind {
+            DraftKind::Model | DraftKind::Eagle | DraftKind::Eagle3 { .. } => None,
+            DraftKind::Dflash(spec) => Some(spec.block_size.saturating_sub(1)),
+        }
+    }
+}
+
+/// KV that drafting keeps per cached token, which decides what prefix keys are made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DraftKv {
+    /// No KV.
+    #[default]
+    None,
+    /// Keys and values that depend on the tokens up to their own position, as of a draft model.
+    Tokens,
+    /// Keys and values that depend on the next token too, as of EAGLE's heads. Prefix keys are
+    /// pairs of tokens.
+    Pairs,
+}
