@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Greedy goldens of the target in float32, computed by model.py without a KV cache, and what the three draft models' tokens
+"""Greedy goldens of the target in float32, computed by model.py without a KV cache, and what the draft models' tokens
 are worth along them, by speculate.py.
 
 --check compares an existing goldens.json: outputs, first logprobs, smallest logit gaps, accepted lengths. --out writes the
@@ -18,9 +18,10 @@ import torch
 from tokenizers import Tokenizer
 
 from chatml import END, render
+from dflash import load_dflash
 from heads import load_head
 from model import greedy, load
-from speculate import TREE, HeadDrafter, ModelDrafter, accepted
+from speculate import TREE, BlockDrafter, HeadDrafter, ModelDrafter, accepted
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIMIT = 64
@@ -35,6 +36,7 @@ class Family:
         self.target = load(folder / "lockstep-demo-7m")
         self.eagle3 = load_head(folder / "lockstep-demo-7m-eagle3")
         self.eagle = load_head(folder / "lockstep-demo-7m-eagle")
+        self.dflash = load_dflash(folder / "lockstep-demo-7m-dflash")
         self.draft = load(folder / "lockstep-demo-1m-draft")
 
     @torch.no_grad()
@@ -45,6 +47,7 @@ class Family:
         drafters = {
             "eagle3": HeadDrafter(self.eagle3, self.target, text),
             "eagle": HeadDrafter(self.eagle, self.target, text),
+            "dflash": BlockDrafter(self.dflash, self.target, text),
             "draft": ModelDrafter(self.draft, text),
         }
         rounds, first = {}, {}

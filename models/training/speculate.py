@@ -7,6 +7,7 @@ accepts the longest agreeing path; the token after it is the target's own.
 
 import torch
 
+from dflash import Dflash
 from heads import Head
 from model import Llama
 
@@ -88,6 +89,26 @@ class ModelDrafter:
         for _ in range(steps):
             tokens = [*tokens, int(self.logits(tokens).argmax())]
         return tokens[n:]
+
+
+class BlockDrafter:
+    """A DFlash model on one text."""
+
+    def __init__(self, model: Dflash, target: Llama, text: list[int]):
+        self.model, self.target, self.ids = model, target, torch.tensor([text])
+        self.context = model.read(target, self.ids)[1]
+        self.known = torch.arange(target.config.vocab_size)
+
+    def logits(self, n: int) -> torch.Tensor:
+        """Logits of all masks behind the n-th token. The context is what is known of those before it."""
+        outputs = self.model(self.target, self.ids, self.context, torch.tensor([n - 1]))
+        return self.model.logits(self.target, outputs)[0, 0]
+
+    def first_logits(self, n: int) -> torch.Tensor:
+        return self.logits(n)[0]
+
+    def chain(self, n: int, steps: int) -> list[int]:
+        return self.logits(n).argmax(-1)[:steps].tolist()
 
 
 def agreeing(drafted: list[int], text: list[int]) -> int:

@@ -51,6 +51,12 @@ fn eagle3_conforms() {
 }
 
 #[test]
+fn dflash_conforms() {
+    let report = builtin("DFLASH", Some("lockstep-demo-7m-dflash")).unwrap();
+    assert!(report.trees == 0 && report.accepted > 0 && report.switches > 0);
+}
+
+#[test]
 fn a_standalone_draft_conforms() {
     let report = builtin("STANDALONE", Some("lockstep-demo-1m-draft")).unwrap();
     assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
@@ -75,6 +81,7 @@ fn jump_forward_drafts_nothing_by_itself() {
 fn drafters_conform_on_several_ranks() {
     for (name, draft, (tp_size, dp_size)) in [
         ("EAGLE3", Some("lockstep-demo-7m-eagle3"), (2, 2)),
+        ("DFLASH", Some("lockstep-demo-7m-dflash"), (2, 2)),
         ("STANDALONE", Some("lockstep-demo-1m-draft"), (4, 2)),
         ("NGRAM", None, (2, 1)),
     ] {
@@ -87,7 +94,8 @@ fn drafters_conform_on_several_ranks() {
         let (target, draft) = (model("lockstep-demo-7m"), draft.map(model));
         let registry = Registry::builtin();
         let report = check_on(ranks, &registry, name, &target, draft.as_deref()).unwrap();
-        assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
+        assert!((report.trees > 0) == (name != "DFLASH"));
+        assert!(report.accepted > 0 && report.switches > 0);
     }
 }
 

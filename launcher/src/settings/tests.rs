@@ -72,6 +72,7 @@ fn the_documented_examples_are_good_configurations() {
         let words = rest.split_whitespace().map(|word| match word {
             "HEAD" if rest.contains("EAGLE3") => folder("lockstep-demo-7m-eagle3"),
             "HEAD" => folder("lockstep-demo-7m-eagle"),
+            "DFLASH-MODEL" => folder("lockstep-demo-7m-dflash"),
             "SMALLER-MODEL" => folder("lockstep-demo-1m-draft"),
             word => word.to_owned(),
         });
@@ -100,6 +101,7 @@ fn the_documented_examples_are_good_configurations() {
     let expected = [
         ("EAGLE3", 1),
         ("EAGLE", 1),
+        ("DFLASH", 1),
         ("STANDALONE", 1),
         ("NGRAM", 1),
         ("JUMP_FORWARD", 1),

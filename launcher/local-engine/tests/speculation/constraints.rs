@@ -196,7 +196,8 @@ fn constrained_texts_stay_the_same_with_drafts() {
     let mut oracle = Oracle::default();
     let mut accepted = 0;
     for (at, algorithm) in Algorithm::ALL.into_iter().enumerate() {
-        for (shape, turn) in [(Shape::chain(5), 0), (Shape::TREE, 1)] {
+        let shapes = algorithm.shapes([Shape::chain(5), Shape::TREE]);
+        for (turn, shape) in shapes.enumerate() {
             let (tp, dp) = [(1, 1), (2, 1), (2, 2)][(at + turn) % 3];
             let setup = Setup {
                 dp,

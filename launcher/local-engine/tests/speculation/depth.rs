@@ -45,7 +45,12 @@ fn the_depth_may_change_with_every_step() {
 /// steps without drafts before its prefix was cached.
 #[test]
 fn drafts_after_a_pause_are_as_good_as_before() {
-    for algorithm in [Algorithm::Eagle3, Algorithm::Eagle, Algorithm::Standalone] {
+    for algorithm in [
+        Algorithm::Eagle3,
+        Algorithm::Eagle,
+        Algorithm::Standalone,
+        Algorithm::Dflash,
+    ] {
         let mut engine = Setup::drafting(Dtype::Float32, 1, algorithm, CHAIN).start();
         let texts: Vec<_> = GOLDENS.iter().map(golden).collect();
         let mut accepted = Vec::new();

@@ -127,6 +127,12 @@ fn forced_drafts_join_those_of_every_drafter() {
             Some(Policy::Restless),
         ),
         (Algorithm::Ngram, Shape::TREE, (1, 1), None),
+        (
+            Algorithm::Dflash,
+            Shape::chain(5),
+            (2, 1),
+            Some(Policy::Restless),
+        ),
         (Algorithm::JumpForward, Shape::chain(3), (2, 2), None),
     ];
     for (algorithm, shape, (tp, dp), policy) in cases {

@@ -26,6 +26,7 @@ pub struct Golden {
 pub struct Accepted {
     eagle3: Chains,
     eagle: Chains,
+    dflash: Chains,
     draft: Chains,
     /// EAGLE-3 with 4 branches, 3 steps and 16 tokens, the root included.
     #[serde(rename = "eagle3_tree_topk4_steps3_total16")]
@@ -56,6 +57,7 @@ impl Accepted {
         let chains = match algorithm {
             Algorithm::Eagle3 => &self.eagle3,
             Algorithm::Eagle => &self.eagle,
+            Algorithm::Dflash => &self.dflash,
             Algorithm::Standalone => &self.draft,
             Algorithm::Ngram | Algorithm::JumpForward | Algorithm::Itself => {
                 panic!("the reference has no {algorithm:?}")

@@ -26,6 +26,12 @@ fn chains_of_a_standalone_draft() {
     chains(Algorithm::Standalone);
 }
 
+/// A block is drafted whole, however few of its drafts are verified.
+#[test]
+fn chains_of_dflash() {
+    chains(Algorithm::Dflash);
+}
+
 #[test]
 fn trees_of_eagle3() {
     let mut engine = Setup::drafting(Dtype::Float32, 1, Algorithm::Eagle3, Shape::TREE).start();

@@ -9,6 +9,7 @@
 //! - [`adaptive`] lets the ranks agree on the depth by a policy.
 //! - [`data_parallel`] does so with DP ranks, which have requests of their own, and [`cuda`]
 //!   does so on GPUs.
+//! - [`dflash`] has the settings of [`matrix`] and [`adaptive`] for DFLASH, which drafts no trees.
 //! - [`two_caches`] has a model with two groups of layers.
 //! - [`windows`] has a model with sliding windows in some layers, [`experts`] one with mixtures of
 //!   experts, and [`gpt_oss`] one with both, and with sinks.
@@ -28,6 +29,7 @@ mod constraints;
 mod cuda;
 mod data_parallel;
 mod depth;
+mod dflash;
 mod experts;
 mod forced;
 mod goldens;

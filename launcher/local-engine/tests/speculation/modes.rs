@@ -18,13 +18,22 @@ const MODES: [(VerificationArg, Shape); 3] = [
     (VerificationArg::Block, Shape::chain(4)),
 ];
 
+/// Returns every mode with the drafters that draft in its shape: `first`, and DFLASH.
+fn modes(first: Algorithm) -> impl Iterator<Item = (VerificationArg, Shape, Algorithm)> {
+    MODES.into_iter().flat_map(move |(mode, shape)| {
+        let each = [first, Algorithm::Dflash].into_iter();
+        let drafts = each.filter(move |algorithm| algorithm.shapes([shape]).next().is_some());
+        drafts.map(move |algorithm| (mode, shape, algorithm))
+    })
+}
+
 #[test]
 fn at_temperature_zero_every_mode_is_greedy() {
     let expected = golden_answers(Form::of_ranks(1));
-    for (mode, shape) in MODES {
+    for (mode, shape, algorithm) in modes(Algorithm::Eagle3) {
         let setup = Setup {
             verification: Some(mode),
-            ..Setup::drafting(Dtype::Float32, 1, Algorithm::Eagle3, shape)
+            ..Setup::drafting(Dtype::Float32, 1, algorithm, shape)
         };
         let mut engine = setup.start();
         let found = engine.run(GOLDENS.iter().map(golden).collect()).unwrap();
@@ -49,10 +58,10 @@ fn company_changes_no_sampled_text() {
         request
     };
     let requests: Vec<Request> = (0u64..).zip(&GOLDENS[..24]).map(request).collect();
-    for (mode, shape) in MODES {
+    for (mode, shape, algorithm) in modes(Algorithm::Standalone) {
         let setup = Setup {
             verification: Some(mode),
-            ..Setup::drafting(Dtype::Float32, 1, Algorithm::Standalone, shape)
+            ..Setup::drafting(Dtype::Float32, 1, algorithm, shape)
         };
         let mut engine = setup.start();
         let together = engine.run(requests.clone()).unwrap();

@@ -28,6 +28,7 @@ pub enum Algorithm {
     Eagle,
     Standalone,
     Ngram,
+    Dflash,
     /// No drafter: only forced text is drafted.
     JumpForward,
     /// The target is its own draft model.
@@ -35,8 +36,22 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Drafters that propose tokens of their own.
-    pub const ALL: [Self; 4] = [Self::Eagle3, Self::Eagle, Self::Standalone, Self::Ngram];
+    /// Drafters that propose tokens of their own. The first four also draft trees.
+    pub const ALL: [Self; 5] = [
+        Self::Eagle3,
+        Self::Eagle,
+        Self::Standalone,
+        Self::Ngram,
+        Self::Dflash,
+    ];
+
+    /// Returns the shapes among `shapes` that the algorithm drafts.
+    pub fn shapes<const N: usize>(self, shapes: [Shape; N]) -> impl Iterator<Item = Shape> {
+        let chains = self == Self::Dflash;
+        shapes
+            .into_iter()
+            .filter(move |shape| !chains || shape.topk == 1)
+    }
 
     /// Name of the algorithm for `--speculative-algorithm`.
     fn name(self) -> &'static str {
@@ -45,6 +60,7 @@ impl Algorithm {
             Self::Eagle => "EAGLE",
             Self::Standalone | Self::Itself => "STANDALONE",
             Self::Ngram => "NGRAM",
+            Self::Dflash => "DFLASH",
             Self::JumpForward => "JUMP_FORWARD",
         }
     }
@@ -55,6 +71,7 @@ impl Algorithm {
             Self::Eagle3 => Some("models/lockstep-demo-7m-eagle3"),
             Self::Eagle => Some("models/lockstep-demo-7m-eagle"),
             Self::Standalone => Some("models/lockstep-demo-1m-draft"),
+            Self::Dflash => Some("models/lockstep-demo-7m-dflash"),
             Self::Itself => Some("models/lockstep-demo-7m"),
             Self::Ngram | Self::JumpForward => None,
         }

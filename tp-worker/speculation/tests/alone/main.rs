@@ -5,20 +5,25 @@
 mod script;
 mod world;
 
-use lockstep_speculation::{EAGLE, EAGLE3, STANDALONE, WithModel};
+use lockstep_speculation::{DFLASH, EAGLE, EAGLE3, STANDALONE, WithModel};
+use lockstep_types::Algorithm as _;
 
 use script::Script;
 use world::World;
 
 /// An algorithm, and the folder of what it drafts with.
-const DRAFTS: [(WithModel, &str); 3] = [
+const DRAFTS: [(WithModel, &str); 4] = [
     (EAGLE, "lockstep-demo-7m-eagle"),
     (EAGLE3, "lockstep-demo-7m-eagle3"),
     (STANDALONE, "lockstep-demo-1m-draft"),
+    (DFLASH, "lockstep-demo-7m-dflash"),
 ];
 
 fn run(topk: usize, pause_window: usize) {
     for (algorithm, folder) in DRAFTS {
+        if topk > 1 && !algorithm.capabilities().supports_tree {
+            continue;
+        }
         let world = World::new(algorithm, folder, topk, pause_window);
         let drafted = Script::new(world).run(60);
         assert!(drafted > 60, "{folder}: {drafted} tokens were drafted");

@@ -103,7 +103,7 @@ impl Script {
     /// First position of the text for a drafter that may have missed more than its window.
     fn beginning(&self, slot: usize) -> usize {
         let (from, to) = self.spans[slot];
-        let (window, now) = (self.world.pause_window(), self.texts.tokens[slot].len() - 1);
+        let (window, now) = (self.world.reach(), self.texts.tokens[slot].len() - 1);
         if window == 0 || now - to <= window {
             return from;
         }

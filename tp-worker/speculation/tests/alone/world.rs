@@ -151,6 +151,14 @@ impl World {
         self.speculation.pause_window
     }
 
+    /// Positions that the drafter may have missed and still takes in.
+    pub fn reach(&self) -> usize {
+        match self.has_head() {
+            true => self.speculation.kept_positions(),
+            false => self.speculation.pause_window,
+        }
+    }
+
     /// Returns true if a head drafts. Heads read features.
     pub fn has_head(&self) -> bool {
         self.features.is_some()

@@ -51,6 +51,10 @@ pub(super) fn speculating(
             lockstep_model_folder::draft::eagle3(&folder("lockstep-demo-7m-eagle3"), target),
             DraftKv::Pairs,
         ),
+        "DFLASH" => (
+            lockstep_model_folder::draft::dflash(&folder("lockstep-demo-7m-dflash"), target),
+            DraftKv::Tokens,
+        ),
         _ => (
             lockstep_model_folder::draft::whole_model(&folder("lockstep-demo-1m-draft"), target),
             DraftKv::Tokens,
