@@ -3,7 +3,7 @@
 use lockstep_model_folder::Described;
 use lockstep_types::{
     Algorithms, ConfigError, DeviceKind, EngineConfig, EngineShape, Footprint, LoadFormat,
-    ModelConfig, NodeConfig, ParallelConfig, RopeScaling, ScheduleConfig, SchedulePolicy,
+    LongRope, ModelConfig, NodeConfig, ParallelConfig, RopeScaling, ScheduleConfig, SchedulePolicy,
     ServerConfig, SpeculationConfig, StepLimits, TimeoutConfig,
 };
 use std::net::IpAddr;
@@ -130,6 +130,7 @@ fn resolve_on(
     notes.extend(open_to_all(args, &server, &speculation));
     notes.extend(open_to_pages(&server));
     notes.extend(speculation::fit(&speculation, context_length)?);
+    notes.extend(long_rope(model, context_length));
     let engine = EngineConfig {
         dtype,
         device: device.config,
@@ -138,10 +139,10 @@ fn resolve_on(
         parallel: ranks.parallel,
         kv,
         schedule,
-        speculation,
+        speculation: speculation.serving(context_length),
         timeouts: timeouts(args),
         server,
-        model: model.clone(),
+        model: model.clone().serving(context_length),
     };
     let value = (engine, node);
     Ok(Resolved { value, notes })
@@ -326,6 +327,23 @@ fn context_length(
         )),
         length => Ok((length, length.unwrap_or(model.max_position_embeddings))),
     }
+}
+
+/// A note about the rotation of a model that has one for short texts and one for long ones.
+fn long_rope(model: &ModelConfig, served: usize) -> Option<String> {
+    let mut layers = model.attentions();
+    let long = layers.find_map(|layer| layer.rope.long.clone())?;
+    let original = long.original_max_position;
+    let long = LongRope { served, ..long };
+    Some(match long.is_long() {
+        true => format!(
+            "positions rotate as in long texts, also those of short ones, as texts of {served} tokens \
+             are served: for short texts alone give --context-length {original}"
+        ),
+        false => format!(
+            "positions rotate as in short texts, as no text of more than {original} tokens is served"
+        ),
+    })
 }
 
 /// Returns the number of positions that YaRN stretches a model's original ones to; `None` without

@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub use mixer::{
-    AttentionNames, AttentionSpec, Mixer, QkNorm, QueryScaling, RopeConfig, RopeScaling,
+    AttentionNames, AttentionSpec, LongRope, Mixer, QkNorm, QueryScaling, RopeConfig, RopeScaling,
 };
 pub use mlp::{
     Activation, ExpertGate, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec,
@@ -159,6 +159,24 @@ impl ModelConfig {
             Some(group) if floats == WeightFormat::Float => WeightFormat::Fp8 { group },
             _ => floats,
         }
+    }
+
+    /// Returns the config of a server whose longest text has `served` tokens.
+    #[must_use]
+    pub fn serving(mut self, served: usize) -> Self {
+        for layer in &mut self.layers {
+            if let Some(long) = &mut layer.attention_mut().rope.long {
+                long.served = served;
+            }
+        }
+        self
+    }
+
+    /// Returns the number of tokens of the longest text that is served, where that decides over
+    /// the rotation; `None` elsewhere.
+    pub fn served(&self) -> Option<usize> {
+        let mut layers = self.attentions();
+        layers.find_map(|layer| Some(layer.rope.long.as_ref()?.served))
     }
 
     /// Returns the attention of each layer.

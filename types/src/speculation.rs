@@ -268,6 +268,16 @@ impl Algorithms {
 }
 
 impl SpeculationConfig {
+    /// Returns the config of a server whose longest text has `served` tokens.
+    #[must_use]
+    pub fn serving(mut self, served: usize) -> Self {
+        self.draft = self.draft.map(|draft| DraftModel {
+            model: draft.model.serving(served),
+            ..draft
+        });
+        self
+    }
+
     /// Returns the configuration without speculation.
     pub fn none() -> Self {
         Self {

@@ -148,6 +148,22 @@ impl Raw {
         }
     }
 
+    /// Numbers above zero.
+    pub(crate) fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, ModelConfigError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let number = |value: &Value| {
+            let number = value.as_f64();
+            number.filter(|number| *number > 0.0 && number.is_finite())
+        };
+        let numbers = value.as_array().map(|all| all.iter().map(number).collect());
+        match numbers.flatten() {
+            Some(numbers) => Ok(Some(numbers)),
+            None => Err(self.wrong(key, "is not a list of numbers above zero")),
+        }
+    }
+
     /// True or false, or `default` if absent.
     pub(crate) fn flag(&self, key: &str, default: bool) -> Result<bool, ModelConfigError> {
         match self.get(key) {

@@ -101,7 +101,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 42] = [
+const CASES: [&str; 44] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -115,6 +115,8 @@ const CASES: [&str; 42] = [
     "mistral_sliding_window",
     "phi3",
     "phi3_window",
+    "phi4_longrope",
+    "phi3_longrope_short",
     "qwen2",
     "qwen2_untied",
     "qwen2_windows",

@@ -108,6 +108,44 @@ pub struct RopeConfig {
     pub scaling: RopeScaling,
     /// Growth of queries with their position; `None` in most families.
     pub query_scaling: Option<QueryScaling>,
+    /// Divisors of each pair's frequency; `None` in most families.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub long: Option<LongRope>,
+}
+
+/// LongRoPE (Ding et al., arXiv:2402.13753): a divisor for each pair's frequency, from one list in
+/// a server of short texts and from another in a server of long ones. Queries and keys grow by
+/// `attention_factor`.
+///
+/// The choice is made once, by the longest text that is served, so that cached keys always fit.
+/// Reference implementations change their choice where a text grows past the original length.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LongRope {
+    /// Divisors where no text is longer than the original length.
+    pub short: Vec<f64>,
+    /// Divisors where texts may be longer.
+    pub long: Vec<f64>,
+    /// Context length the model was first trained on.
+    pub original_max_position: usize,
+    /// Factor of cosines and sines.
+    pub attention_factor: f64,
+    /// Tokens of the longest text that is served.
+    pub served: usize,
+}
+
+impl LongRope {
+    /// Returns true if the divisors for long texts are used.
+    pub fn is_long(&self) -> bool {
+        self.served > self.original_max_position
+    }
+
+    /// Returns the divisor of each pair.
+    pub fn divisors(&self) -> &[f64] {
+        match self.is_long() {
+            true => &self.long,
+            false => &self.short,
+        }
+    }
 }
 
 /// Factor `1 + beta · ln(1 + ⌊p / original_max_position⌋)` of the queries at position `p`.
@@ -170,6 +208,7 @@ impl RopeConfig {
             rotated: None,
             scaling: RopeScaling::Default,
             query_scaling: None,
+            long: None,
         }
     }
 

@@ -132,6 +132,9 @@ impl Dense {
                     true => rope::read_partial(config, kind, head_dim)?,
                     false => rope::read(config, kind)?,
                 };
+                if let Some(long) = &rope.long {
+                    rope::fits(config, long, rope.rotated.unwrap_or(head_dim))?;
+                }
                 Ok(layer(number, rope, window))
             })
             .collect()

@@ -1,4 +1,5 @@
-//! Phi-3 and Phi-4: q, k and v in one tensor, gate and up in another; without longrope.
+//! Phi-3 and Phi-4: q, k and v in one tensor, gate and up in another; a part of each head may be
+//! rotated, and long contexts have LongRoPE.
 
 use lockstep_types::{AttentionNames, GatedMlpNames, TensorNames};
 use serde_json::json;
@@ -26,6 +27,7 @@ pub(super) const FAMILY: Family = Family {
 
 const PHI3: Dense = Dense {
     windows: Windows::Always,
+    partly_rotated: true,
     no_bias: &["attention_bias", "mlp_bias"],
     attention_names: || {
         let qkv = "self_attn.qkv_proj".to_owned();

@@ -1,5 +1,6 @@
 //! Rotary parameters in the spellings of transformers 4 and 5.
 
+mod long;
 mod typed;
 mod yarn;
 
@@ -7,11 +8,9 @@ use lockstep_types::{ModelConfigError, RopeConfig, RopeScaling};
 
 use super::layer_types::LayerType;
 use crate::raw::Raw;
+pub(super) use long::fits;
 pub(super) use typed::{Bases, by_type};
 pub(super) use yarn::strength;
-
-/// Rotations that are served, for people.
-const SERVED: &str = "served are default, linear, llama3 and yarn";
 
 /// Base of the frequencies if a model names none, as in transformers.
 const DEFAULT_THETA: f64 = 10_000.0;
@@ -84,6 +83,7 @@ fn frequencies(config: &Raw, layers: LayerType) -> Result<RopeConfig, ModelConfi
     agrees(config, scaling)?;
     Ok(RopeConfig {
         scaling,
+        long: long::read(config, &rope)?,
         ..RopeConfig::plain(theta)
     })
 }
@@ -163,12 +163,12 @@ fn scaling(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigError> {
                 original_max_position,
             })
         }
-        // Its factors change short texts too.
-        "longrope" | "su" => Err(rope.unsupported(key, SERVED)),
+        // Its divisors belong to single pairs: see [`long`].
+        "longrope" | "su" => Ok(RopeScaling::Default),
         "yarn" => yarn::read(config, rope),
         _ => Err(rope.unsupported(
             key,
-            "served are default, linear, llama3 and yarn; where the model card allows it, remove \
+            "served are default, linear, llama3, longrope and yarn; where the model card allows it, remove \
              the rope scaling from config.json and stay within the original context length",
         )),
     }

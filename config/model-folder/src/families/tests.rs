@@ -1,6 +1,7 @@
 mod factors;
 mod gpt_oss;
 mod layers;
+mod long;
 
 use lockstep_types::{AttentionSpec, ModelConfig, QkNorm, RopeConfig, RopeScaling};
 use serde_json::json;

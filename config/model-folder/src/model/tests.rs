@@ -32,6 +32,7 @@ fn a_llama_is_read_whole() {
             mixer: Mixer::Attention(AttentionSpec {
                 rope: RopeConfig {
                     query_scaling: None,
+                    long: None,
                     rotated: None,
                     theta: 500_000.0,
                     scaling: RopeScaling::Default
@@ -218,8 +219,8 @@ fn what_is_not_served_is_named_with_a_remedy() {
         ),
         (
             json!({"rope_parameters": {"rope_type": "longrope"}}),
-            "`rope_parameters.rope_type`",
-            "llama3",
+            "`rope_parameters.short_factor`",
+            "is missing",
         ),
         (
             json!({"partial_rotary_factor": 0.5}),

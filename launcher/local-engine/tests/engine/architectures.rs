@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 42] = [
+const MODELS: [&str; 44] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -36,6 +36,8 @@ const MODELS: [&str; 42] = [
     "qwen2_windows",
     "qwen3_windows",
     "phi3_window",
+    "phi4_longrope",
+    "phi3_longrope_short",
     "llama_fp8",
     "phi3_fp8",
     "qwen3_fp8",

@@ -3,7 +3,7 @@
 use std::{f64::consts::PI, iter::repeat_n};
 
 use lockstep_backend::RopeTable;
-use lockstep_types::{AttentionSpec, ModelConfig, QueryScaling, RopeConfig, RopeScaling};
+use lockstep_types::{AttentionSpec, LongRope, ModelConfig, QueryScaling, RopeConfig, RopeScaling};
 
 use super::distinct::distinct;
 
@@ -12,11 +12,15 @@ use super::distinct::distinct;
 /// cosine one.
 pub fn rope_table(rope: &RopeConfig, head_dim: usize, positions: usize) -> RopeTable {
     let frequencies = inverse_frequencies(rope, rope.rotated.unwrap_or(head_dim));
-    let grown = match rope.scaling {
-        RopeScaling::Yarn {
-            attention_factor, ..
-        } => attention_factor,
-        _ => 1.0,
+    let grown = match (rope.scaling, &rope.long) {
+        (
+            RopeScaling::Yarn {
+                attention_factor, ..
+            },
+            _,
+        ) => attention_factor,
+        (_, Some(long)) => long.attention_factor,
+        (_, None) => 1.0,
     };
     let turn = |angle: f64| ((grown * angle.cos()) as f32, (grown * angle.sin()) as f32);
     let kept = head_dim / 2 - frequencies.len();
@@ -62,6 +66,8 @@ fn inverse_frequencies(rope: &RopeConfig, width: usize) -> Vec<f64> {
     (0..width / 2)
         .map(|pair| {
             let frequency = rope.theta.powf(-2.0 * pair as f64 / width as f64);
+            let divisors = rope.long.as_ref().map(LongRope::divisors);
+            let frequency = frequency / divisors.map_or(1.0, |divisors| divisors[pair]);
             match rope.scaling {
                 RopeScaling::Yarn { .. } => {
                     let kept = kept_by_yarn(rope, width, pair);

@@ -11,7 +11,7 @@ use crate::driver::{Feed, logits};
 /// A fixture, the mechanism that is left out, and the way to leave it out.
 type Fault = (&'static str, &'static str, fn(&mut ModelConfig));
 
-const FAULTS: [Fault; 32] = [
+const FAULTS: [Fault; 35] = [
     ("granite", "embedding's factor", |model| {
         model.multipliers.embedding = 1.0;
     }),
@@ -125,6 +125,19 @@ const FAULTS: [Fault; 32] = [
             });
         },
     ),
+    ("phi4_longrope", "divisors of long texts", |model| {
+        *model = model.clone().serving(64);
+    }),
+    ("phi4_longrope", "growth by LongRoPE", |model| {
+        each(model, |layer| {
+            if let Some(long) = &mut layer.rope.long {
+                long.attention_factor = 1.0;
+            }
+        });
+    }),
+    ("phi3_longrope_short", "divisors of short texts", |model| {
+        each(model, |layer| layer.rope.long = None);
+    }),
     ("ministral3", "growth of queries", |model| {
         each(model, |layer| layer.rope.query_scaling = None);
     }),

@@ -103,6 +103,10 @@ impl Served {
             quantization: present.quantization,
             ..described.model.with_tokenizer_eos(present.tokenizer_eos_id)
         };
+        let new = match present.served() {
+            Some(served) => new.serving(served),
+            None => new,
+        };
         let like_present = ModelConfig {
             path: present.path.clone(),
             load_format: present.load_format,
@@ -135,8 +139,15 @@ impl Served {
         let Some(algorithm) = self.algorithms.find(name) else {
             return refuse(format!("no speculative algorithm is called {name}"));
         };
+        let served = present.model.served();
         let new = match algorithm.load_draft(Some(folder), target) {
-            Ok(Some(draft)) => draft,
+            Ok(Some(draft)) => DraftModel {
+                model: match served {
+                    Some(served) => draft.model.serving(served),
+                    None => draft.model,
+                },
+                ..draft
+            },
             Ok(None) => return refuse(format!("{name} drafts without a model")),
             Err(error) => return refuse(error.to_string()),
         };
