@@ -1,6 +1,7 @@
 //! Rotary parameters in the spellings of transformers 4 and 5.
 
 mod long;
+mod stretch;
 mod typed;
 mod yarn;
 
@@ -9,6 +10,7 @@ use lockstep_types::{ModelConfigError, RopeConfig, RopeScaling};
 use super::layer_types::LayerType;
 use crate::raw::Raw;
 pub(super) use long::fits;
+use stretch::ORIGINAL;
 pub(super) use typed::{Bases, by_type};
 pub(super) use yarn::strength;
 
@@ -144,7 +146,6 @@ fn scaling(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigError> {
             factor: number("factor")?,
         }),
         "llama3" => {
-            const ORIGINAL: &str = "original_max_position_embeddings";
             let original_max_position = match rope.size(ORIGINAL)? {
                 Some(size) => size,
                 None => config.required(ORIGINAL)?,

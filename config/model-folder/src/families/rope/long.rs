@@ -2,6 +2,7 @@
 
 use lockstep_types::{LongRope, ModelConfigError};
 
+use super::stretch::Stretch;
 use crate::raw::Raw;
 
 /// Names of the rotation: the usual one, and that of the first Phi-3 files.
@@ -26,7 +27,6 @@ const KNOWN: [&str; 9] = [
 /// # Errors
 /// [`ModelConfigError`]: a key is missing, damaged or not known.
 pub(super) fn read(config: &Raw, rope: &Raw) -> Result<Option<LongRope>, ModelConfigError> {
-    const ORIGINAL: &str = "original_max_position_embeddings";
     let kind = rope.text("rope_type")?.or(rope.text("type")?);
     if !kind.is_some_and(|kind| NAMES.contains(&kind)) {
         return Ok(None);
@@ -34,16 +34,11 @@ pub(super) fn read(config: &Raw, rope: &Raw) -> Result<Option<LongRope>, ModelCo
     if let Some(key) = rope.keys().find(|key| !KNOWN.contains(key)) {
         return Err(rope.unsupported(key, "LongRoPE has no such parameter; remove the key"));
     }
-    let longest = config.required("max_position_embeddings")?;
-    let original_max_position = match (rope.size(ORIGINAL)?, config.size(ORIGINAL)?) {
-        (Some(own), _) => own,
-        (None, Some(outer)) => outer,
-        (None, None) => longest,
-    };
-    let factor = match rope.number("factor")? {
-        Some(factor) => factor,
-        None => longest as f64 / original_max_position as f64,
-    };
+    let Stretch {
+        longest,
+        original: original_max_position,
+        factor,
+    } = Stretch::read(config, rope)?;
     let grown = || match factor > 1.0 {
         true => (1.0 + factor.ln() / (original_max_position as f64).ln()).sqrt(),
         false => 1.0,

@@ -2,6 +2,7 @@
 
 use lockstep_types::{ModelConfigError, RopeScaling};
 
+use super::stretch::Stretch;
 use crate::raw::Raw;
 
 /// Keys beside YaRN's parameters that say nothing more.
@@ -28,20 +29,14 @@ const KNOWN: [&str; 14] = [
 /// # Errors
 /// [`ModelConfigError`]: a key is missing, damaged or not known.
 pub(super) fn read(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigError> {
-    const ORIGINAL: &str = "original_max_position_embeddings";
     if let Some(key) = rope.keys().find(|key| !KNOWN.contains(key)) {
         return Err(rope.unsupported(key, "YaRN has no such parameter; remove the key"));
     }
-    let longest = config.required("max_position_embeddings")?;
-    let original_max_position = match (rope.size(ORIGINAL)?, config.size(ORIGINAL)?) {
-        (Some(own), _) => own,
-        (None, Some(outer)) => outer,
-        (None, None) => longest,
-    };
-    let factor = match rope.number("factor")? {
-        Some(factor) => factor,
-        None => longest as f64 / original_max_position as f64,
-    };
+    let Stretch {
+        original: original_max_position,
+        factor,
+        ..
+    } = Stretch::read(config, rope)?;
     let growth = |strength: f64| match factor > 1.0 {
         true => 0.1 * strength * factor.ln() + 1.0,
         false => 1.0,
