@@ -42,7 +42,7 @@ pub use footprint::CudaMemory;
 pub use kernels::Source;
 pub use ops::{
     Attention, BlockOps, Cut, HeadNorms, Indices, Operands, PagedCache, Product, Products, Queries,
-    Rope, RowwiseOps, Sums, SumsWithSpace, Work, WorkLimits,
+    Rope, RowwiseOps, Sums, SumsWithSpace, Work, WorkLimits, check_experts,
 };
 pub use passes::{Chosen, Inputs, Recorded};
 pub use runtime::{

@@ -12,6 +12,7 @@ mod sums;
 pub use attention::{Attention, Cut, HeadNorms, PagedCache, Queries, Rope, Work, WorkLimits};
 pub use blocks::BlockOps;
 pub(crate) use blocks::number_of;
+pub use experts::check_experts;
 pub(crate) use experts::{ExpertOps, MixtureSpace};
 pub use indices::Indices;
 pub(crate) use indices::IndicesParameter;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use lockstep_backend::{AttentionShape, BackendError, DeviceMemory, Groups};
+use lockstep_backend::{AttentionShape, BackendError, DeviceMemory, ExpertsShape, Groups};
 use lockstep_backend_cpu::roofline::{Arithmetic, Meter};
 use lockstep_backend_cpu::{CpuBackend, CpuError, CpuMemory, CpuOptions, CpuTensor, Isa};
 use lockstep_types::{DeviceRoom, KvCacheDtype};
@@ -65,6 +65,10 @@ impl Device for CpuBackend {
         _: &AttentionShape,
         _: KvCacheDtype,
     ) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn serves_experts(_: &ExpertsShape) -> Result<(), DeviceError> {
         Ok(())
     }
 

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep_backend::{AttentionShape, BackendError, DeviceMemory, Groups};
+use lockstep_backend::{AttentionShape, BackendError, DeviceMemory, ExpertsShape, Groups};
 use lockstep_backend_cuda::{
     Attention, CollectiveOptions, Compiler, Context, CudaBackend, CudaError, CudaMemory,
-    CudaOptions, CudaTensor, Element, Gpu, Nccl, Products, Recorded,
+    CudaOptions, CudaTensor, Element, Gpu, Nccl, Products, Recorded, check_experts,
 };
 use lockstep_types::{DeviceRoom, KvCacheDtype};
 
@@ -112,6 +112,10 @@ impl Device for CudaBackend {
             Attention::check(&gpu, heads, Element::cached(cached)?)
         };
         served().map_err(DeviceError::new)
+    }
+
+    fn serves_experts(experts: &ExpertsShape) -> Result<(), DeviceError> {
+        check_experts(experts).map_err(DeviceError::new)
     }
 
     fn open(options: &DeviceOptions<'_>, groups: impl Into<Groups>) -> Result<Self, DeviceError> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use lockstep_backend::{AttentionShape, Backend, DeviceMemory, Groups};
+use lockstep_backend::{AttentionShape, Backend, DeviceMemory, ExpertsShape, Groups};
 use lockstep_types::{
     CollectiveBackend, DeviceConfig, DeviceRoom, Dtype, EngineConfig, EngineShape, KvCacheDtype,
 };
@@ -38,6 +38,12 @@ pub trait Device: Backend + Metered + 'static {
         heads: &AttentionShape,
         cached: KvCacheDtype,
     ) -> Result<(), DeviceError>;
+
+    /// Checks that a device of this kind can run such a mixture of experts.
+    ///
+    /// # Errors
+    /// [`DeviceError`] with the reason why it can't, and the remedy.
+    fn serves_experts(experts: &ExpertsShape) -> Result<(), DeviceError>;
 
     /// Opens a rank's device; `groups` connect it to its peers.
     ///

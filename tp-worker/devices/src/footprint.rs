@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lockstep_backend::DeviceMemory;
-use lockstep_model::{matrix_formats, rank_attentions, rank_memory, shared_part};
+use lockstep_model::{matrix_formats, rank_attentions, rank_experts, rank_memory, shared_part};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
     DeviceKind, DeviceRoom, EngineShape, Footprint, MatrixRole, ModelConfig, RankMemory,
@@ -128,6 +128,11 @@ impl OnDevice for Serves<'_> {
             for shape in rank_attentions(model, ranks) {
                 B::serves(&options, &shape, engine.kv_dtype)?;
             }
+        }
+        let of_target = rank_experts(engine.model, engine.tp_size, engine.dp_size);
+        let of_draft = draft.map_or_else(Vec::new, |draft| rank_experts(draft, 1, 1));
+        for shape in of_target.iter().chain(&of_draft) {
+            B::serves_experts(shape)?;
         }
         Ok(())
     }

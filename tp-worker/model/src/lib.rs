@@ -26,6 +26,6 @@ pub use models::{
 pub use runner::{
     DflashModel, DraftPasses, DraftStaged, EagleHead, FeatureWindow, ForwardLimits, HiddenSource,
     LoadOptions, LogitBlock, LogitSink, Staged, Tables, Transformer, WeightOrigin, WholeTables,
-    check_weights, rank_attentions, rank_memory, whole_head,
+    check_weights, rank_attentions, rank_experts, rank_memory, whole_head,
 };
 pub use split::{CollectiveKind, CollectiveStep, CountedRows, Heads, Place, Shard, Topology};

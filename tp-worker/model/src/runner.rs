@@ -16,7 +16,7 @@ pub use dflash::DflashModel;
 pub use draft_passes::DraftPasses;
 pub use eagle::{EagleHead, HiddenSource};
 pub use feature_window::FeatureWindow;
-pub use footprint::{rank_attentions, rank_memory};
+pub use footprint::{rank_attentions, rank_experts, rank_memory};
 pub use limits::ForwardLimits;
 pub use tables::{Tables, WholeTables, whole_head};
 pub use transformer::{

@@ -79,21 +79,28 @@ fn bfloat16() {
     }
 }
 
-/// Mixtures of experts run on GPUs. Weights in 8-bit floats don't, and the start says so before
-/// anything is loaded.
+/// Mixtures of experts run on GPUs. Weights in 8-bit floats don't, nor do experts of 28 columns that
+/// four ranks divide, and the start says so before anything is loaded.
 #[test]
 fn experts_are_served_on_gpus() {
-    for (name, served) in [("mixtral", true), ("glm4_moe", true), ("qwen3_fp8", false)] {
+    for (name, ranks, why) in [
+        ("mixtral", 1, None),
+        ("glm4_moe", 1, None),
+        ("qwen3_moe", 2, None),
+        ("qwen3_moe", 4, Some("experts of 7 columns on a rank")),
+        ("qwen3_fp8", 1, Some("FP8")),
+    ] {
         let setup = Setup {
             context: 256,
-            ..Setup::random(name, Dtype::Bfloat16, 1)
+            ..Setup::random(name, Dtype::Bfloat16, ranks)
         };
         let error = setup.config_on(DeviceArg::Cuda).err();
+        let served = why.is_none();
         assert_eq!(error.is_none(), served, "{name}: {error:?}");
-        if let Some(error) = error {
+        if let (Some(error), Some(why)) = (error, why) {
             let error = error.to_string();
             assert!(
-                error.contains("FP8") && error.contains("--device cpu"),
+                error.contains(why) && error.contains("--device cpu"),
                 "{error}"
             );
         }

@@ -9,7 +9,7 @@ mod parameters;
 
 use std::sync::Arc;
 
-use lockstep_backend::Experts;
+use lockstep_backend::{Experts, ExpertsShape};
 use lockstep_types::{Activation, RouterWeights};
 
 use crate::error::CudaError;
@@ -32,6 +32,29 @@ const WARPS: usize = 4;
 const SCORES: [(&str, usize); 3] = [("score_1", 1), ("score_4", 4), ("score_16", 16)];
 /// Kernels of experts, with their tiles.
 const SIZES: [Sizes; 4] = Sizes::named(["experts_8", "experts_16", "experts_32", "experts_64"]);
+
+/// Least columns of an expert: lists of its routes lie where its gates and ups will.
+const LEAST_COLUMNS: usize = 8;
+
+/// Checks that the kernels run a rank's mixture of experts.
+///
+/// # Errors
+/// [`CudaError::Unsupported`] for more experts, or narrower ones, than they serve.
+pub fn check_experts(shape: &ExpertsShape) -> Result<(), CudaError> {
+    let (count, columns) = (shape.count, shape.down.cols);
+    if count > MOST_EXPERTS {
+        return Err(CudaError::Unsupported(format!(
+            "layers of {count} experts are not served on GPUs, which take {MOST_EXPERTS} at most: give --device cpu"
+        )));
+    }
+    if columns < LEAST_COLUMNS {
+        return Err(CudaError::Unsupported(format!(
+            "experts of {columns} columns on a rank are too narrow for GPUs, which need {LEAST_COLUMNS}: give a \
+             lower --tp-size, or --device cpu"
+        )));
+    }
+    Ok(())
+}
 
 /// The kernels of mixtures of experts, for operands of one type.
 ///
@@ -137,8 +160,10 @@ impl ExpertOps {
     /// Runs a mixture behind its router: see [`lockstep_backend::Ops::experts`].
     ///
     /// # Errors
-    /// [`CudaError::Unsupported`] for more experts, or narrower ones, than the kernels serve;
     /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// If [`check_experts`] refuses the mixture.
     pub(crate) fn run(
         &self,
         stream: &Stream,
@@ -147,11 +172,7 @@ impl ExpertOps {
         space: MixtureSpace<'_>,
     ) -> Result<(), CudaError> {
         let (most, all) = (rows.most(), w.gate_up.len());
-        if all > MOST_EXPERTS {
-            return Err(CudaError::Unsupported(format!(
-                "layers of {all} experts are not served on GPUs, which take {MOST_EXPERTS} at most: give --device cpu"
-            )));
-        }
+        assert!(all <= MOST_EXPERTS, "configuration refuses more experts");
         if most == 0 {
             return Ok(());
         }
@@ -163,7 +184,7 @@ impl ExpertOps {
             products,
             out,
         } = space;
-        let lists = Lists::new(lists, most, w, height(most * w.taken(), all))?;
+        let lists = Lists::new(lists, most, w, height(most * w.taken(), all));
         self.choose(stream, w, rows, scores, &lists)?;
         self.sort(stream, w, rows, &lists)?;
         let (gate_up, down) = (&w.gate_up[0], &w.down[0]);

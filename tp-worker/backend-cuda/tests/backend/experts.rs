@@ -1,11 +1,12 @@
 //! Mixtures of experts in passes that are recorded and repeated.
 
 use lockstep_backend::{
-    AttentionShape, BackendError, Batch, ExpertSpace, Experts, Holds, InputLimits, KvShape, Linear,
-    Memory as _, Ops as _, Passes as _, Row, WeightFormat,
+    AttentionShape, BackendError, Batch, ExpertSpace, Experts, ExpertsShape, Holds, InputLimits,
+    KvShape, Linear, MatrixRole, MatrixShape, Memory as _, Ops as _, Passes as _, Row,
+    WeightFormat,
 };
 use lockstep_backend_cuda::{CudaBackend, CudaMatrix, CudaOptions, CudaPasses, CudaTensor};
-use lockstep_backend_cuda::{Inputs, PagedCache};
+use lockstep_backend_cuda::{Inputs, PagedCache, check_experts};
 use lockstep_types::{Dtype, ExpertGate, KvCacheDtype, Routing};
 
 use crate::support::{host_matrix, matrix, noise, open, options, read};
@@ -213,39 +214,30 @@ fn a_recorded_pass_serves_every_choice_of_the_rows_that_there_are() {
     }
 }
 
-/// Experts that are so narrow that the lists of routes have no room.
+/// Experts that are so narrow that lists of routes may have no room, and layers of very many.
 #[test]
-fn experts_that_are_too_narrow_are_refused_with_a_remedy() {
-    let mut gpu = open(&options(Dtype::Float32)).unwrap();
-    let mut load = |rows: usize, cols: usize| {
-        let bytes = matrix(&noise(3, rows * cols), cols);
-        let host = host_matrix(&bytes, cols);
-        gpu.load_matrix(&host, WeightFormat::Float).unwrap()
+fn experts_that_kernels_do_not_serve_are_refused_with_a_remedy() {
+    let shape = |count, columns| {
+        let matrix = |rows, cols| MatrixShape {
+            rows,
+            cols,
+            role: MatrixRole::Projection,
+            format: WeightFormat::Float,
+        };
+        ExpertsShape {
+            count,
+            active: 2,
+            gate_up: matrix(2 * columns, 64),
+            down: matrix(64, columns),
+        }
     };
-    let (gate_up, down) = ([load(2, 4), load(2, 4)], [load(4, 1), load(4, 1)]);
-    let mut tensor = |rows, width| gpu.tensor(rows, width, Holds::Sum).unwrap();
-    let (x, mut scores, mut out) = (tensor(3, 4), tensor(3, 2), tensor(3, 4));
-    let (mut both, mut activated, mut products) = (tensor(3, 2), tensor(3, 1), tensor(3, 4));
-    let space = ExpertSpace {
-        gate_up: &mut both,
-        activated: &mut activated,
-        products: &mut products,
-    };
-    let experts = Experts {
-        active: 1,
-        shared: 0,
-        routing: Routing::softmax(false),
-        correction: None,
-        gate_up: &gate_up,
-        gate_up_bias: None,
-        gate: ExpertGate::Silu,
-        down: &down,
-        down_bias: None,
-    };
-    let refused = gpu.experts(&x, &mut scores, experts, space, &mut out);
-    let error = refused.unwrap_err().to_string();
-    assert!(
-        error.contains("1 columns") && error.contains("--tp-size"),
-        "{error}"
-    );
+    assert!(check_experts(&shape(1024, 8)).is_ok());
+    for (count, columns, texts) in [
+        (4, 7, ["7 columns", "--tp-size"]),
+        (1025, 8, ["1025 experts", "--device cpu"]),
+    ] {
+        let error = check_experts(&shape(count, columns)).unwrap_err();
+        let error = error.to_string();
+        assert!(texts.iter().all(|text| error.contains(text)), "{error}");
+    }
 }

@@ -74,6 +74,14 @@ pub fn rank_attentions(model: &ModelConfig, ranks: usize) -> Vec<AttentionShape>
     attention_shapes(model, &Shard::of(model, Topology::new(0, ranks, 1)))
 }
 
+/// Returns the mixtures of experts of the first of a model's ranks, each size of the layers once.
+/// The ranks must divide the model's heads.
+pub fn rank_experts(model: &ModelConfig, tp_size: usize, dp_size: usize) -> Vec<ExpertsShape> {
+    let shard = Shard::of(model, Topology::new(0, tp_size, dp_size));
+    let listed = Decoder::listed(model, &shard);
+    expert_shapes(model, listed.layers.iter().map(|layer| &layer.mlp))
+}
+
 /// Returns the bytes of a model's caches for one token: in all groups of layers that keep all
 /// positions, and in all groups with windows.
 fn kv_per_token(

@@ -2,7 +2,6 @@
 
 use lockstep_backend::Experts;
 
-use crate::error::CudaError;
 use crate::runtime::Buffer;
 use crate::tensors::{CudaMatrix, Element, Floats};
 
@@ -34,27 +33,25 @@ impl Lists {
     /// Lays out the lists for `rows` rows in `memory`, which has room for gates and ups of all
     /// choices.
     ///
-    /// # Errors
-    /// [`CudaError::Unsupported`] if experts are so narrow that the lists do not fit.
+    /// # Panics
+    /// If experts are so narrow that the lists do not fit.
     pub fn new(
         memory: &mut Floats,
         rows: usize,
         w: &Experts<'_, CudaMatrix, Buffer<f32>>,
         height: usize,
-    ) -> Result<Self, CudaError> {
+    ) -> Self {
         let choices = rows * w.taken();
         let most_tiles = most_tiles(choices, w.gate_up.len(), height);
         memory.expect(Element::F32, 0, "space for gates");
         let head = TILE_WORDS * most_tiles + COUNT_WORDS;
-        if memory.len() < head + 4 * choices {
-            return Err(CudaError::Unsupported(format!(
-                "experts of {} columns on a rank are too narrow for GPUs: give a lower --tp-size, or --device cpu",
-                w.down.first().map_or(0, |down| down.cols)
-            )));
-        }
+        assert!(
+            memory.len() >= words(choices, most_tiles),
+            "configuration refuses experts that are as narrow"
+        );
         let at = |words: usize| memory.address() + (words * size_of::<u32>()) as u64;
         let list = |number: usize| at(head + number * choices);
-        Ok(Self {
+        Self {
             choices,
             height,
             most_tiles,
@@ -64,8 +61,13 @@ impl Lists {
             weights: list(1),
             places: list(2),
             order: list(3),
-        })
+        }
     }
+}
+
+/// Returns the words of all lists: tiles, their number, and four for each choice.
+fn words(choices: usize, most_tiles: usize) -> usize {
+    TILE_WORDS * most_tiles + COUNT_WORDS + 4 * choices
 }
 
 /// Rows of a tile where `choices` choices fall on `experts` experts: about as many as an expert
@@ -84,9 +86,21 @@ fn most_tiles(choices: usize, experts: usize, height: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::LEAST_COLUMNS;
     use super::*;
 
-    /// Of all ways in which few choices fall on few experts, the worst needs as many tiles.
+    #[test]
+    fn lists_fit_where_the_narrowest_experts_have_their_gates() {
+        for choices in 1..200 {
+            for (experts, height) in [(1, 8), (3, 16), (64, 32), (1024, 64)] {
+                let gates = 2 * LEAST_COLUMNS * choices;
+                let needed = words(choices, most_tiles(choices, experts, height));
+                assert!(needed <= gates, "{choices} of {experts}, {height}");
+            }
+        }
+    }
+
+    /// The bound is the number of tiles of the worst way in which few choices fall on few experts.
     #[test]
     fn tiles_are_bounded_by_the_worst_way_to_choose() {
         fn worst(left: usize, experts: usize, height: usize) -> usize {
