@@ -2,11 +2,10 @@
 //! drafts and trees, on ranks and DP ranks, and on GPUs.
 
 use lockstep_types::Dtype;
-use lockstep_types::sampling::LogprobParams;
 
 use crate::{
     setup::{Algorithm, Layers, Setup, Shape},
-    two_caches::{SPLITS, accepted_by, answers, jobs, same},
+    two_caches::{SPLITS, answers, jobs, jobs_of_devices, on_gpus, same, with_drafts},
 };
 
 fn plain(dtype: Dtype, (tp, dp): (usize, usize)) -> Setup {
@@ -39,22 +38,12 @@ fn chunks_and_company_change_no_bit() {
 #[test]
 fn drafts_change_no_bit() {
     let (jobs, mut accepted) = (jobs(6, 32), 0);
+    let drafts = [
+        (Algorithm::Ngram, Shape::chain(5), 4),
+        (Algorithm::Ngram, Shape::TREE, 1),
+    ];
     for split in SPLITS {
-        let expected = answers(&plain(Dtype::Float32, split), &jobs);
-        for (algorithm, shape, page) in [
-            (Algorithm::Ngram, Shape::chain(5), 4),
-            (Algorithm::Ngram, Shape::TREE, 1),
-        ] {
-            let setup = Setup {
-                speculation: Some((algorithm, shape)),
-                page,
-                radix: true,
-                ..plain(Dtype::Float32, split)
-            };
-            let found = answers(&setup, &jobs);
-            same(&format!("{setup:?}"), &found, &expected);
-            accepted += accepted_by(&found);
-        }
+        accepted += with_drafts(&plain(Dtype::Float32, split), &jobs, &drafts);
     }
     assert!(accepted > 0);
 }
@@ -67,34 +56,15 @@ fn drafts_on_gpus_change_no_bit() {
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
     let _order = lockstep_fake_cuda::order_of_threads(3);
-    let (mut jobs, mut accepted) = (jobs(2, 16), 0);
-    for job in &mut jobs {
-        job.request.generation.logprobs = LogprobParams::default();
-    }
+    let (jobs, mut accepted) = (jobs_of_devices(16), 0);
+    let drafts = [
+        (Algorithm::Ngram, Shape::TREE, 4),
+        (Algorithm::Eagle3, Shape::chain(3), 1),
+        (Algorithm::Standalone, Shape::TREE, 16),
+    ];
     for split in [(1, 1), (2, 2)] {
-        let plain = Setup {
-            gpus: true,
-            chunk: Some(2 * 16),
-            running: 8,
-            tokens: 1024,
-            ..plain(Dtype::Float32, split)
-        };
-        let expected = answers(&plain, &jobs);
-        for (algorithm, shape, page) in [
-            (Algorithm::Ngram, Shape::TREE, 4),
-            (Algorithm::Eagle3, Shape::chain(3), 1),
-            (Algorithm::Standalone, Shape::TREE, 16),
-        ] {
-            let setup = Setup {
-                speculation: Some((algorithm, shape)),
-                page,
-                radix: true,
-                ..plain.clone()
-            };
-            let found = answers(&setup, &jobs);
-            same(&format!("{setup:?}"), &found, &expected);
-            accepted += accepted_by(&found);
-        }
+        let plain = on_gpus(&plain(Dtype::Float32, split));
+        accepted += with_drafts(&plain, &jobs, &drafts);
     }
     assert!(accepted > 0);
 }

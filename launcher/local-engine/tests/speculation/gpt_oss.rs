@@ -4,10 +4,9 @@
 use lockstep_types::Dtype;
 
 use crate::{
-    load::{idle, run},
     setup::{Algorithm, Layers, Setup, Shape},
-    two_caches::{SPLITS, accepted_by, answers, jobs, same},
-    windows::jobs_with_stems,
+    two_caches::{SPLITS, answers, jobs, same, with_drafts},
+    windows::{cold_and_warm, jobs_with_stems},
 };
 
 fn plain(dtype: Dtype, (tp, dp): (usize, usize)) -> Setup {
@@ -58,13 +57,7 @@ fn hits_at_the_edges_of_windows_change_no_bit() {
                 radix: true,
                 ..plain.clone()
             };
-            let mut engine = setup.start();
-            let cold = run("cold", &mut engine, &jobs, |_| {});
-            let warm = run("warm", &mut engine, &jobs, |_| {});
-            same(&format!("{setup:?}"), &cold, &expected);
-            same(&format!("warm, {setup:?}"), &warm, &expected);
-            assert!(engine.load().counters.cached_tokens > 0, "{setup:?}");
-            idle(&mut engine);
+            cold_and_warm(&setup, &jobs, &expected);
         }
     }
 }
@@ -74,24 +67,14 @@ fn hits_at_the_edges_of_windows_change_no_bit() {
 #[test]
 fn drafts_change_no_bit() {
     let (jobs, mut accepted) = (jobs(6, 32), 0);
+    let drafts = [
+        (Algorithm::Ngram, Shape::chain(5), 4),
+        (Algorithm::Ngram, Shape::TREE, 1),
+        (Algorithm::Standalone, Shape::chain(3), 16),
+        (Algorithm::Standalone, Shape::TREE, 16),
+    ];
     for split in [(1, 1), (2, 2)] {
-        let expected = answers(&plain(Dtype::Float32, split), &jobs);
-        for (algorithm, shape, page) in [
-            (Algorithm::Ngram, Shape::chain(5), 4),
-            (Algorithm::Ngram, Shape::TREE, 1),
-            (Algorithm::Standalone, Shape::chain(3), 16),
-            (Algorithm::Standalone, Shape::TREE, 16),
-        ] {
-            let setup = Setup {
-                speculation: Some((algorithm, shape)),
-                page,
-                radix: true,
-                ..plain(Dtype::Float32, split)
-            };
-            let found = answers(&setup, &jobs);
-            same(&format!("{setup:?}"), &found, &expected);
-            accepted += accepted_by(&found);
-        }
+        accepted += with_drafts(&plain(Dtype::Float32, split), &jobs, &drafts);
     }
     assert!(accepted > 0);
 }

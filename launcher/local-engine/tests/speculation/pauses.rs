@@ -231,7 +231,16 @@ fn the_next_turn_after_a_pause_drafts_nearly_as_well() {
         let [few, all] = counts[..] else {
             panic!("two runs")
         };
-        assert!(few > all / 2 && all > 30, "{algorithm:?}: {few} of {all}");
+        // The demo's DFlash model is young.
+        let least = if algorithm == Algorithm::Dflash {
+            30
+        } else {
+            50
+        };
+        assert!(
+            few > all / 2 && all > least,
+            "{algorithm:?}: {few} of {all}"
+        );
         for (at, (found, expected)) in answers[0].iter().zip(&answers[1]).enumerate() {
             compare(&format!("{algorithm:?}, prompt {at}"), found, expected);
         }

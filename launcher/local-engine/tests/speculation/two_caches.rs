@@ -52,7 +52,7 @@ fn finishes(found: &[Completion]) -> impl Iterator<Item = &Finish> {
 }
 
 /// Returns the number of accepted drafts.
-pub fn accepted_by(found: &[Completion]) -> u32 {
+fn accepted_by(found: &[Completion]) -> u32 {
     let drafts = finishes(found).filter_map(|finish| finish.speculation.as_ref());
     drafts.map(|drafts| drafts.accepted_tokens()).sum()
 }
@@ -74,6 +74,45 @@ pub fn answers(setup: &Setup, jobs: &[Job]) -> Vec<Completion> {
     assert_eq!(hits, setup.radix, "{setup:?}");
     idle(&mut engine);
     cold
+}
+
+/// Compares answers with each of `drafts`, and pages of that many tokens, to those without drafts.
+/// Returns the number of accepted drafts.
+pub fn with_drafts(plain: &Setup, jobs: &[Job], drafts: &[(Algorithm, Shape, usize)]) -> u32 {
+    let expected = answers(plain, jobs);
+    let mut accepted = 0;
+    for (algorithm, shape, page) in drafts {
+        let setup = Setup {
+            speculation: Some((*algorithm, *shape)),
+            page: *page,
+            radix: true,
+            ..plain.clone()
+        };
+        let found = answers(&setup, jobs);
+        same(&format!("{setup:?}"), &found, &expected);
+        accepted += accepted_by(&found);
+    }
+    accepted
+}
+
+/// Returns the setup on GPUs. No pass has more than 64 tokens, so that all have the same bits.
+pub fn on_gpus(setup: &Setup) -> Setup {
+    Setup {
+        gpus: true,
+        chunk: Some(2 * 16),
+        running: 8,
+        tokens: 1024,
+        ..setup.clone()
+    }
+}
+
+/// Returns two of [`jobs`] without log-probabilities, so that a device chooses their tokens.
+pub fn jobs_of_devices(max_new_tokens: u32) -> Vec<Job> {
+    let mut jobs = jobs(2, max_new_tokens);
+    for job in &mut jobs {
+        job.request.generation.logprobs = LogprobParams::default();
+    }
+    jobs
 }
 
 #[test]
@@ -116,23 +155,13 @@ fn scarce_pages_change_no_bit() {
 #[test]
 fn drafts_change_no_bit() {
     let (jobs, mut accepted) = (jobs(8, 40), 0);
+    let drafts = [
+        (Algorithm::Ngram, Shape::chain(5), 4),
+        (Algorithm::Ngram, Shape::TREE, 1),
+        (Algorithm::Standalone, Shape::TREE, 16),
+    ];
     for split in SPLITS {
-        let expected = answers(&plain(split), &jobs);
-        for (algorithm, shape, page) in [
-            (Algorithm::Ngram, Shape::chain(5), 4),
-            (Algorithm::Ngram, Shape::TREE, 1),
-            (Algorithm::Standalone, Shape::TREE, 16),
-        ] {
-            let setup = Setup {
-                speculation: Some((algorithm, shape)),
-                page,
-                radix: true,
-                ..plain(split)
-            };
-            let found = answers(&setup, &jobs);
-            same(&format!("{setup:?}"), &found, &expected);
-            accepted += accepted_by(&found);
-        }
+        accepted += with_drafts(&plain(split), &jobs, &drafts);
     }
     assert!(accepted > 0);
 }
@@ -146,30 +175,13 @@ fn drafts_on_gpus_change_no_bit() {
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
     let _order = lockstep_fake_cuda::order_of_threads(3);
-    let (mut jobs, mut accepted) = (jobs(2, 16), 0);
-    for job in &mut jobs {
-        job.request.generation.logprobs = LogprobParams::default();
-    }
+    let (jobs, mut accepted) = (jobs_of_devices(16), 0);
+    let drafts = [
+        (Algorithm::Ngram, Shape::TREE, 4),
+        (Algorithm::Standalone, Shape::TREE, 16),
+    ];
     for split in [(1, 1), (2, 2)] {
-        let plain = Setup {
-            gpus: true,
-            chunk: Some(2 * 16),
-            running: 8,
-            tokens: 1024,
-            ..plain(split)
-        };
-        let expected = answers(&plain, &jobs);
-        for (algorithm, page) in [(Algorithm::Ngram, 4), (Algorithm::Standalone, 16)] {
-            let setup = Setup {
-                speculation: Some((algorithm, Shape::TREE)),
-                page,
-                radix: true,
-                ..plain.clone()
-            };
-            let found = answers(&setup, &jobs);
-            same(&format!("{setup:?}"), &found, &expected);
-            accepted += accepted_by(&found);
-        }
+        accepted += with_drafts(&on_gpus(&plain(split)), &jobs, &drafts);
     }
     assert!(accepted > 0);
 }

@@ -2,17 +2,16 @@
 //! same bits with chunks, pages of any size, cached prefixes, drafts and trees, on ranks and DP
 //! ranks, and on GPUs. Pages behind the windows go back while requests run.
 
-use lockstep_local_engine::LocalEngine;
+use lockstep_local_engine::{Completion, LocalEngine};
 use lockstep_types::Dtype;
 use lockstep_types::request::Request;
-use lockstep_types::sampling::LogprobParams;
 
 use crate::{
     goldens::GOLDENS,
     load::{idle, run},
     requests::{Job, golden},
     setup::{Algorithm, Layers, Setup, Shape, WINDOWS},
-    two_caches::{accepted_by, answers, jobs, same},
+    two_caches::{answers, jobs, jobs_of_devices, on_gpus, same, with_drafts},
 };
 
 fn plain((tp, dp): (usize, usize)) -> Setup {
@@ -54,7 +53,7 @@ fn small(page: usize, split: (usize, usize)) -> Setup {
 }
 
 /// Asserts that groups with windows have fewer pages, and returns the setup's answers.
-fn answers_of_small(setup: &Setup, jobs: &[Job]) -> Vec<lockstep_local_engine::Completion> {
+fn answers_of_small(setup: &Setup, jobs: &[Job]) -> Vec<Completion> {
     let load = setup.start().load();
     let windows = WINDOWS.iter().flatten().count() as u64;
     assert!(load.kv_window_tokens_total < windows * load.kv_tokens_total);
@@ -84,6 +83,17 @@ pub fn jobs_with_stems(page: usize) -> Vec<Job> {
     lengths.concat().into_iter().enumerate().map(job).collect()
 }
 
+/// Runs the jobs twice, the second time with some cached prefixes, and compares both answers.
+pub fn cold_and_warm(setup: &Setup, jobs: &[Job], expected: &[Completion]) {
+    let mut engine = setup.start();
+    for what in ["cold", "warm"] {
+        let found = run(what, &mut engine, jobs, |_| {});
+        same(&format!("{what}, {setup:?}"), &found, expected);
+    }
+    assert!(engine.load().counters.cached_tokens > 0, "{setup:?}");
+    idle(&mut engine);
+}
+
 #[test]
 fn hits_at_the_edges_of_windows_change_no_bit() {
     for (page, split) in [(1, (1, 1)), (16, (1, 1)), (64, (1, 1)), (16, (2, 2))] {
@@ -103,14 +113,7 @@ fn hits_at_the_edges_of_windows_change_no_bit() {
                 speculation,
                 ..small(page, split)
             };
-            let mut engine = setup.start();
-            let cold = run("cold", &mut engine, &jobs, |_| {});
-            let warm = run("warm", &mut engine, &jobs, |_| {});
-            same(&format!("{setup:?}"), &cold, &expected);
-            same(&format!("warm, {setup:?}"), &warm, &expected);
-            let load = engine.load();
-            assert!(load.counters.cached_tokens > 0, "{setup:?}");
-            idle(&mut engine);
+            cold_and_warm(&setup, &jobs, &expected);
         }
     }
 }
@@ -162,23 +165,13 @@ fn a_long_text_holds_the_pages_of_its_windows() {
 #[test]
 fn drafts_change_no_bit() {
     let (jobs, mut accepted) = (jobs(6, 40), 0);
+    let drafts = [
+        (Algorithm::Ngram, Shape::chain(5), 4),
+        (Algorithm::Ngram, Shape::TREE, 1),
+        (Algorithm::Standalone, Shape::TREE, 16),
+    ];
     for split in [(1, 1), (2, 2)] {
-        let expected = answers(&plain(split), &jobs);
-        for (algorithm, shape, page) in [
-            (Algorithm::Ngram, Shape::chain(5), 4),
-            (Algorithm::Ngram, Shape::TREE, 1),
-            (Algorithm::Standalone, Shape::TREE, 16),
-        ] {
-            let setup = Setup {
-                speculation: Some((algorithm, shape)),
-                page,
-                radix: true,
-                ..plain(split)
-            };
-            let found = answers(&setup, &jobs);
-            same(&format!("{setup:?}"), &found, &expected);
-            accepted += accepted_by(&found);
-        }
+        accepted += with_drafts(&plain(split), &jobs, &drafts);
     }
     assert!(accepted > 0);
 }
@@ -190,28 +183,11 @@ fn drafts_on_gpus_change_no_bit() {
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
     let _order = lockstep_fake_cuda::order_of_threads(4);
-    let (mut jobs, mut accepted) = (jobs(2, 10), 0);
-    for job in &mut jobs {
-        job.request.generation.logprobs = LogprobParams::default();
-    }
-    let plain = Setup {
-        gpus: true,
-        chunk: Some(2 * 16),
-        running: 8,
-        tokens: 1024,
-        ..plain((1, 1))
-    };
-    let expected = answers(&plain, &jobs);
-    for (algorithm, page) in [(Algorithm::Ngram, 4), (Algorithm::Standalone, 16)] {
-        let setup = Setup {
-            speculation: Some((algorithm, Shape::TREE)),
-            page,
-            radix: true,
-            ..plain.clone()
-        };
-        let found = answers(&setup, &jobs);
-        same(&format!("{setup:?}"), &found, &expected);
-        accepted += accepted_by(&found);
-    }
+    let (jobs, mut accepted) = (jobs_of_devices(10), 0);
+    let drafts = [
+        (Algorithm::Ngram, Shape::TREE, 4),
+        (Algorithm::Standalone, Shape::TREE, 16),
+    ];
+    accepted += with_drafts(&on_gpus(&plain((1, 1))), &jobs, &drafts);
     assert!(accepted > 0);
 }
