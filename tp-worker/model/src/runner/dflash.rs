@@ -43,7 +43,7 @@ pub struct DflashModel<B: Backend> {
     buffers: Buffers<B::Tensor>,
     /// The staged batch of a pass.
     inputs: B::Inputs,
-    /// The same batch without masks, for causal layers; `None` if there are none.
+    /// The staged batch without masks, for causal layers; `None` in a model without such layers.
     causal: Option<B::Inputs>,
     /// Rows of a batch without their masks.
     rows: Vec<Row>,
