@@ -33,7 +33,7 @@ pub use process::ProcessArgs;
 pub(crate) use refused::{RefusedArgs, remedy};
 pub use refused::{RefusedGroup, RefusedOption, check_short_options, refused_options};
 pub use schedule::{PolicyArg, ScheduleArgs};
-pub use server::ServerArgs;
+pub use server::{ServerArgs, StrictLevelArg};
 pub use speculation::{SpeculationArgs, VerificationArg};
 pub use switches::with_switch_values;
 pub use timeouts::TimeoutArgs;

@@ -108,6 +108,7 @@ impl Matcher {
     pub fn is_fulfilled(&mut self) -> Result<bool, SamplingError> {
         match self.before() {
             before if self.grammar.is_none() => Ok(!before.is_some_and(Before::is_over)),
+            Some(before) if before.is_broken() => Ok(true),
             Some(before) if before.is_free() => Ok(false),
             _ if self.ended > 0 => Ok(true),
             _ => {
@@ -190,7 +191,7 @@ impl Matcher {
             before.free_mask(self.grammar.is_none(), &self.vocabulary, &mut self.mask);
             return Ok(());
         }
-        if self.grammar.is_none() {
+        if self.grammar.is_none() || before.is_some_and(Before::is_broken) {
             self.vocabulary.all(&mut self.mask);
             if let Some(forbidden) = before.and_then(|own| own.forbidden_mask(&self.vocabulary)) {
                 let words = self.mask.iter_mut().zip(forbidden);

@@ -36,6 +36,20 @@ impl Constraints {
         checked
     }
 
+    /// Compiles a constraint that a request gets if it can be followed. [`Self::check`] finds it
+    /// compiled then.
+    ///
+    /// # Errors
+    /// [`ConstraintError`].
+    pub async fn prepare(&self, constraint: Constraint) -> Result<(), ConstraintError> {
+        let kind = constraint.kind;
+        let checked = self.checker.check(Arc::new(constraint)).await;
+        if checked.compiled.is_some() {
+            self.metrics.checked(kind, &checked);
+        }
+        checked.result
+    }
+
     /// Checks that a part of a request's constraint can be followed. It is in no figure, which are
     /// those of requests.
     ///

@@ -36,8 +36,8 @@ pub struct Reasoning {
     /// True if free text with an opening mark may begin again behind the closing one, anywhere in
     /// an output of [`ConstraintKind::Anything`]. The limit is that of all of it together.
     pub again: bool,
-    /// Marks of one token that end it too, in an output of [`ConstraintKind::Anything`]: those of
-    /// calls that a model makes before it has ended its reasoning.
+    /// Marks of one token that end it too: those of calls that a model makes before it has ended
+    /// its reasoning. Anything may follow them, since the model may only have mentioned the mark.
     pub breaks: Vec<Arc<str>>,
 }
 

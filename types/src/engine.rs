@@ -229,6 +229,21 @@ pub struct AnswersConfig {
     pub tool_call_parser: String,
     /// Parser of reasoning.
     pub reasoning_parser: String,
+    /// Parts of calls that are held to the request's tools where it does not ask for that.
+    pub tool_strict_level: ToolStrictLevel,
+}
+
+/// Parts of a call that a grammar holds to the request's tools, of a request that leaves the model
+/// to choose and has no strict tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolStrictLevel {
+    /// None.
+    Off,
+    /// The name of the function. Arguments are some JSON object.
+    Function,
+    /// The name and the arguments, as far as their schema can be followed.
+    Parameter,
 }
 
 impl Default for AnswersConfig {
@@ -236,6 +251,7 @@ impl Default for AnswersConfig {
         Self {
             tool_call_parser: "auto".to_owned(),
             reasoning_parser: "auto".to_owned(),
+            tool_strict_level: ToolStrictLevel::Function,
         }
     }
 }

@@ -37,8 +37,8 @@ pub use constraint_work::ConstraintWork;
 pub use device::{CollectiveBackend, CollectiveConfig, DeviceConfig, DeviceKind, DeviceRoom};
 pub use engine::{
     AnswersConfig, EngineConfig, KvConfig, LimitsConfig, NodeConfig, ParallelConfig, RequestLimits,
-    ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig, TlsFiles, WebConfig,
-    share_of_dp_rank,
+    ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig, TlsFiles, ToolStrictLevel,
+    WebConfig, share_of_dp_rank,
 };
 pub use error::{ConfigError, ModelConfigError};
 pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};

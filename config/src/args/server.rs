@@ -2,6 +2,20 @@ use std::path::PathBuf;
 
 const HEADING: &str = "Server";
 
+/// Parts of a tool call that are held to the request's tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum StrictLevelArg {
+    /// Nothing.
+    #[value(alias = "0")]
+    Off,
+    /// The name: a call that has begun is one of a tool of the request.
+    #[value(alias = "1")]
+    Function,
+    /// The name, and the arguments as far as the tool's schema can be followed.
+    #[value(alias = "2")]
+    Parameter,
+}
+
 /// Addresses and keys of the public front.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ServerArgs {
@@ -80,6 +94,12 @@ pub struct ServerArgs {
     /// Chat answers have the reasoning in `reasoning_content`. none leaves it in the text.
     #[arg(long, env = "LOCKSTEP_REASONING_PARSER", value_name = "NAME", help_heading = HEADING)]
     pub reasoning_parser: Option<String>,
+    /// Parts of a tool call that are held to the request's tools, where the request has no strict
+    /// tool and leaves calls to the model [default: function].
+    ///
+    /// On GPUs the tokens of requests with tools are chosen on the host unless this is off.
+    #[arg(long, env = "LOCKSTEP_TOOL_STRICT_LEVEL", value_name = "LEVEL", help_heading = HEADING)]
+    pub tool_strict_level: Option<StrictLevelArg>,
     /// Give /metrics the figures that SGLang has under SGLang's names too, so that its
     /// dashboards and autoscalers' recipes for it work unchanged.
     #[arg(long, env = "LOCKSTEP_SGLANG_METRICS", help_heading = HEADING)]

@@ -1,10 +1,10 @@
 //! Parsers of the model's answers, by name.
 
 use lockstep_text::{AUTO, AnswerFormat, UnknownParser};
-use lockstep_types::AnswersConfig;
+use lockstep_types::{AnswersConfig, ToolStrictLevel};
 
 use super::ConfigError;
-use crate::args::ServerArgs;
+use crate::args::{ServerArgs, StrictLevelArg};
 
 pub(super) fn resolve(given: &ServerArgs) -> Result<AnswersConfig, ConfigError> {
     Ok(AnswersConfig {
@@ -18,6 +18,11 @@ pub(super) fn resolve(given: &ServerArgs) -> Result<AnswersConfig, ConfigError> 
             given.reasoning_parser.as_deref(),
             AnswerFormat::check_reasoning_parser,
         )?,
+        tool_strict_level: match given.tool_strict_level.unwrap_or(StrictLevelArg::Function) {
+            StrictLevelArg::Off => ToolStrictLevel::Off,
+            StrictLevelArg::Function => ToolStrictLevel::Function,
+            StrictLevelArg::Parameter => ToolStrictLevel::Parameter,
+        },
     })
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct FreeText {
     pub limit: Option<u32>,
     /// True if it may begin again where anything may follow it.
     pub again: bool,
-    /// Other tokens that end it where anything may follow it.
+    /// Other tokens that end it, and with it the constraint.
     pub breaks: Vec<u32>,
 }
 
@@ -40,6 +40,8 @@ pub(super) enum State {
     },
     /// Behind the mark and this many bytes of blanks, which models like to write there.
     Closed(usize),
+    /// Behind a token that ended the free text and the constraint.
+    Broken,
     /// Outside of free text that may begin again, while anything may come.
     Between {
         /// Length of the opening mark that is matched.
@@ -80,9 +82,18 @@ impl Before {
         matches!(self.state, State::Free { .. })
     }
 
+    /// True behind a token that ended the constraint inside the free text.
+    pub fn is_broken(&self) -> bool {
+        self.state == State::Broken
+    }
+
     /// True where the free text is as long as it may be, and is being closed.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Free { spent, .. } if self.is_spent(spent))
+    }
+
+    fn breaks(&self, token: u32) -> bool {
+        self.text.breaks.contains(&token)
     }
 
     fn is_spent(&self, spent: u32) -> bool {
@@ -99,7 +110,14 @@ impl Before {
         match self.is_spent(spent) {
             true => mask.extend_from_slice(close.next(matched, vocabulary)),
             false if any => vocabulary.all(mask),
-            false => mask.extend_from_slice(close.allowed(matched, vocabulary)),
+            false => {
+                mask.extend_from_slice(close.allowed(matched, vocabulary));
+                for token in &self.text.breaks {
+                    if let Some(word) = mask.get_mut(*token as usize / 32) {
+                        *word |= 1 << (token % 32);
+                    }
+                }
+            }
         }
     }
 
@@ -138,6 +156,10 @@ impl Before {
                 Some(next) => next,
                 None => return Ok(false),
             },
+            State::Free { spent, .. } if !self.is_spent(spent) && self.breaks(token) => {
+                State::Broken
+            }
+            State::Broken => State::Broken,
             State::Free { .. } if word.is_empty() => return Err(SamplingError::Constraint),
             State::Free { matched, spent } => {
                 match self.freed((matched, spent), token, vocabulary)? {
@@ -181,7 +203,7 @@ impl Before {
             },
             State::Free { matched, spent } => {
                 match self.freed((matched, spent), token, vocabulary)? {
-                    Step::Within(matched) if !self.text.breaks.contains(&token) => State::Free {
+                    Step::Within(matched) if !self.breaks(token) => State::Free {
                         matched,
                         spent: spent.saturating_add(1),
                     },
@@ -190,7 +212,7 @@ impl Before {
                 }
             }
             State::Between { matched, spent } => self.between(token, (matched, spent), vocabulary),
-            State::Closed(_) => return Ok(false),
+            State::Closed(_) | State::Broken => return Ok(false),
         };
         self.go(next);
         Ok(true)

@@ -169,6 +169,41 @@ fn a_call_inside_of_a_thought_ends_it() {
     assert!(!allows(matcher.allowed().unwrap(), MARK) && matcher.take(MARK).is_err());
 }
 
+/// The mark of a call inside a thought ends the constraint: the model may only have mentioned it.
+#[test]
+fn a_call_inside_of_a_thought_ends_its_constraint() {
+    let mark = TOKENIZER.id_to_token(MARK).unwrap();
+    let digits = |limit| Constraint {
+        after: Some(Reasoning {
+            limit,
+            breaks: vec![mark.as_str().into()],
+            ..Reasoning::new(None, "</t>")
+        }),
+        ..regex("[0-9]+")
+    };
+    let mut matcher = start(&digits(None));
+    take(&mut matcher, &encode("x y </"));
+    let thinking = allowed(&mut matcher);
+    assert!(thinking.contains(&MARK) && !thinking.contains(&ENDS[0]));
+    take(&mut matcher, &[MARK]);
+    for token in encode("is a mark") {
+        assert_eq!(allowed(&mut matcher).len(), WIDTH);
+        assert_eq!((matcher.is_fulfilled(), matcher.forced()), (Ok(true), None));
+        take(&mut matcher, &[token]);
+    }
+    take(&mut matcher, &[ENDS[0]]);
+    // Back into the thought, and out of it by its own mark.
+    matcher.give_back(encode("is a mark").len() + 2).unwrap();
+    assert_eq!(allowed(&mut matcher), thinking);
+    assert_eq!(matcher.is_fulfilled(), Ok(false));
+    take(&mut matcher, &encode("t>"));
+    assert!(matcher.take(MARK).is_err(), "constrained now");
+    take(&mut matcher, &encode("42"));
+    // A thought that is over can only be closed.
+    let mut matcher = start(&digits(Some(0)));
+    assert!(!allows(matcher.allowed().unwrap(), MARK) && matcher.take(MARK).is_err());
+}
+
 /// All thoughts of an output share one budget where they may come again is for all, and none begins when it is spent.
 #[test]
 fn later_thoughts_share_the_budget() {

@@ -143,3 +143,27 @@ async fn a_model_calls_the_tools_that_it_must_with_ranks_and_drafts() {
         "{one}"
     );
 }
+
+/// A call that the model chooses to make names a tool of the request, though this model has
+/// learned to call another. Where the server leaves all to the model, it calls that one.
+#[tokio::test]
+async fn a_chosen_call_names_a_tool_of_the_request() {
+    let _turn = turns::shared().await;
+    let forecast = json!({"type": "function", "function": {"name": "forecast",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}});
+    let fields = json!({"tools": [forecast], "temperature": 0});
+    let body = chat("What is the weather in Karst?", &fields);
+    for (level, name) in [("off", "get_weather"), ("function", "forecast")] {
+        let options = options()
+            .set("--tool-strict-level", level)
+            .set("--speculative-algorithm", "NGRAM");
+        let server = Server::start(options).await;
+        let answer = server.ok(CHAT, &body).await;
+        let message = &answer["choices"][0]["message"];
+        let call = &message["tool_calls"][0]["function"];
+        assert_eq!(call["name"], name, "{message}");
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().expect("a text"))
+            .expect("a JSON object");
+        assert!(arguments.is_object(), "{arguments}");
+    }
+}

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    http::tools::{CallPlan, hold},
+    http::tools::{CallPlan, Held, hold},
     request_stats::RequestStats,
     submission::{FieldNames, GenerateSpec, Input, fits},
     text::Conversation,
@@ -27,8 +27,7 @@ pub(super) async fn prompt(
     calls: CallPlan,
 ) -> ApiResult<()> {
     let tools = conversation.tools.as_deref().unwrap_or_default();
-    let is_held = calls.is_held(spec);
-    let calls = hold(app, spec, tools, calls)?;
+    let (calls, held) = hold(app, spec, tools, calls, reasoning.is_some()).await?;
     let continued = continued(&conversation);
     fits(
         &app.config,
@@ -41,10 +40,10 @@ pub(super) async fn prompt(
         Some(message) => format.continued(message),
         None => format.turn(&text),
     };
-    if is_held && reasoning.is_none() {
+    if held == Held::Asked && reasoning.is_none() {
         constraint::check_apart(app.text.answers.reasoning.map(turn))?;
     }
-    constraint::after_reasoning(app, spec, (is_held, &calls), turn)?;
+    constraint::after_reasoning(app, spec, (held, &calls), turn)?;
     spec.answer = AnswerOptions {
         reasoning: reasoning.map(|format| (format, turn(format))),
         calls: match (reasoning, app.text.answers.reasoning) {

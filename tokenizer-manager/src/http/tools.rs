@@ -8,7 +8,7 @@ use lockstep_text::{CallIds, Calls, ToolFormat, ToolSchemas};
 use rand::{Rng, distr::Alphanumeric};
 use serde_json::Value;
 
-pub(super) use hold::{CallPlan, Holding, hold, rule};
+pub(super) use hold::{CallPlan, Held, Holding, hold, rule};
 
 use crate::{
     app::App,

@@ -131,7 +131,8 @@ async fn a_budget_goes_with_a_constraint() {
             json!({"tools": [tool], "tool_choice": "required"}),
             ConstraintKind::Lark,
         ),
-        (json!({"tools": [tool]}), ConstraintKind::Anything),
+        (json!({"tools": [tool]}), ConstraintKind::Lark),
+        (json!({}), ConstraintKind::Anything),
     ] {
         let fields = with(
             fields,

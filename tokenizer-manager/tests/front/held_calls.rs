@@ -1,10 +1,11 @@
 //! Answers whose calls are held to a grammar: what is asked of the engine, and what is refused.
 
 use lockstep_proto::pb::lockstep::{Constraint, FinishReason};
+use lockstep_types::ToolStrictLevel;
 use serde_json::{Value, json};
 
 use super::{
-    answers::{Tools, start},
+    answers::{Tools, start, start_tools},
     client::{chat, with},
 };
 
@@ -39,8 +40,12 @@ async fn post(
         tools.say(&job, output, FinishReason::Stop);
         job.submit.constraint.clone()
     };
-    let ((status, text), asked) = tokio::join!(tools.front.post(path, body), scheduler);
-    assert_eq!(status, 200, "{body} {text}");
+    let client = async {
+        let (status, text) = tools.front.post(path, body).await;
+        assert_eq!(status, 200, "{text} {body}");
+        text
+    };
+    let (text, asked) = tokio::join!(client, scheduler);
     (serde_json::from_str(&text).expect("json"), asked)
 }
 
@@ -86,8 +91,78 @@ async fn chats_are_held_to_the_calls_that_they_ask_for() {
         assert_eq!(start.ends_with('?'), text, "{fields} {grammar}");
         assert_eq!(start.contains(")*"), several, "{fields} {grammar}");
     }
-    let (_, asked) = post(&tools, CHAT, &asking(&json!({})), "Ok").await;
-    assert_eq!(asked, None, "nothing asks for a grammar");
+}
+
+/// A call that the model chooses to make names a tool of the request, whatever its arguments are.
+/// An output that no grammar suits is free.
+#[tokio::test]
+async fn names_are_held_where_nothing_asks_for_it() {
+    let tools = start("auto").await;
+    let (answer, asked) = post(&tools, CHAT, &asking(&json!({})), CALL).await;
+    assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
+    let grammar = asked.expect("a constraint").text;
+    let names = ["ping", "look"].iter().all(|name| grammar.contains(name));
+    assert!(names && !grammar.contains("place"), "{grammar}");
+    // A call inside the reasoning may be one, or only a mention of its mark.
+    let thinking = json!({"chat_template_kwargs": {"enable_thinking": true}});
+    let (_, asked) = post(&tools, CHAT, &asking(&thinking), CALL).await;
+    let after = asked.and_then(|asked| asked.after).expect("reasoning");
+    assert_eq!(after.breaks, ["<tool_call>"]);
+    for fields in [
+        json!({"ignore_eos": true}),
+        json!({"separate_reasoning": false}),
+        json!({"tool_choice": "none"}),
+    ] {
+        let (_, asked) = post(&tools, CHAT, &asking(&fields), "Ok").await;
+        assert_eq!(asked, None, "{fields}");
+    }
+    let unmarked = start("llama3").await;
+    let (_, asked) = post(&unmarked, CHAT, &asking(&json!({})), "Ok").await;
+    assert_eq!(asked, None, "calls without a mark");
+}
+
+/// The server's level says what is held.
+#[tokio::test]
+async fn the_level_says_what_is_held() {
+    let at = |level| async move {
+        start_tools("auto", |engine| {
+            engine.server.answers.tool_strict_level = level
+        })
+        .await
+    };
+    let off = at(ToolStrictLevel::Off).await;
+    let (_, asked) = post(&off, CHAT, &asking(&json!({})), CALL).await;
+    assert_eq!(asked, None);
+    let (_, asked) = post(
+        &off,
+        CHAT,
+        &asking(&json!({"tool_choice": "required"})),
+        CALL,
+    )
+    .await;
+    assert!(asked.is_some(), "the request asks");
+    let arguments = at(ToolStrictLevel::Parameter).await;
+    let (_, asked) = post(&arguments, CHAT, &asking(&json!({})), CALL).await;
+    assert!(asked.expect("a constraint").text.contains("place"));
+    // So do those beside one that is strict.
+    let some = json!([
+        tool("ping", &json!({"strict": true, "parameters": {}})),
+        tool("look", &json!({}))
+    ]);
+    let (_, asked) = post(&arguments, CHAT, &asking(&json!({"tools": some})), CALL).await;
+    assert!(asked.expect("a constraint").text.contains("place"));
+    // Schemas that can't be obeyed, by themselves or as a grammar, leave the name.
+    let overlap =
+        json!({"oneOf": [{"type": "object"}, {"type": "object", "properties": {"a": {}}}]});
+    for schema in [json!({"type": "object", "not": {}}), overlap] {
+        let tool = tool("look", &json!({"parameters": schema}));
+        let (_, asked) = post(&arguments, CHAT, &asking(&json!({"tools": [tool]})), CALL).await;
+        let grammar = asked.expect("a constraint").text;
+        assert!(
+            grammar.contains("look") && !grammar.contains("Of"),
+            "{grammar}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use lockstep_types::constraint::{ConstraintKind, Reasoning};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
-    http::tools::rule,
+    http::tools::{Held, rule},
     submission::{ConstraintPart, ConstraintSpec, GenerateSpec, ThinkingBudget},
 };
 
@@ -24,7 +24,7 @@ pub(super) fn check_apart(turn: Option<Turn>) -> ApiResult<()> {
 }
 
 /// Lets the constraint begin behind the reasoning, if the answer has some, and limits the tokens
-/// of the reasoning if the request asks for that. `held` says that the constraint is a grammar of
+/// of the reasoning if the request asks for that. `held` says whether the constraint is a grammar of
 /// `calls`, of whole outputs. `turn` tells how the answer begins.
 ///
 /// # Errors
@@ -33,7 +33,7 @@ pub(super) fn check_apart(turn: Option<Turn>) -> ApiResult<()> {
 pub(super) fn after_reasoning(
     app: &App,
     spec: &mut GenerateSpec,
-    (held, calls): (bool, &Calls),
+    (held, calls): (Held, &Calls),
     turn: impl FnOnce(&ReasoningFormat) -> Turn,
 ) -> ApiResult<()> {
     let budget = spec.thinking_budget.take();
@@ -59,7 +59,7 @@ pub(super) fn after_reasoning(
     };
     if let Some(constraint) = &mut spec.constraint
         && format.channels
-        && !held
+        && held == Held::No
     {
         in_channel(app, constraint)?;
     }
@@ -72,7 +72,7 @@ pub(super) fn after_reasoning(
         limit,
         again: format.channels,
         breaks: match calls {
-            Calls::Parsed(calls, _) if !held && !format.channels => {
+            Calls::Parsed(calls, _) if held != Held::Asked && !format.channels => {
                 calls.openings().iter().map(|mark| (*mark).into()).collect()
             }
             _ => Vec::new(),

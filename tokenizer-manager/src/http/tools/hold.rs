@@ -2,11 +2,15 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use lockstep_constraint::{check_schema, expression};
+use lockstep_constraint::{ConstraintError, check_schema, expression};
 use lockstep_text::{
     Beside, CallableTool, Calls, GRAMMAR_BYTES, GrammarError, ToolFormat, ToolSchemas, WantedCalls,
 };
-use lockstep_types::constraint::{CONSTRAINT_BYTES, ConstraintKind};
+use lockstep_types::{
+    ToolStrictLevel,
+    constraint::{CONSTRAINT_BYTES, Constraint, ConstraintKind},
+    request::{ErrorKind, RequestError},
+};
 use serde_json::Value;
 
 use super::Words;
@@ -31,13 +35,15 @@ pub(in crate::http) struct CallPlan {
     pub holding: Option<Holding>,
 }
 
-impl CallPlan {
-    /// True if the calls of a request are held to a grammar: it asks for that, or constrains the
-    /// answer beside them.
-    pub fn is_held(&self, spec: &GenerateSpec) -> bool {
-        let holding = self.holding.as_ref();
-        holding.is_some_and(|holding| holding.param.is_some() || spec.constraint.is_some())
-    }
+/// Grammar of calls to which an answer is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::http) enum Held {
+    /// None.
+    No,
+    /// One that the request asks for.
+    Asked,
+    /// One of the server's own accord. A call inside the reasoning ends it.
+    Unasked,
 }
 
 /// Calls that an answer may have.
@@ -51,37 +57,103 @@ pub(in crate::http) struct Holding {
     pub required: bool,
     /// True if the answer may have several.
     pub several: bool,
-    /// Field that asks for a grammar; `None` = only a constraint of the answer does.
+    /// Field that asks for a grammar; `None` = only a constraint of the answer does, or the
+    /// server.
     pub param: Option<Cow<'static, str>>,
     /// The API's words.
     pub words: &'static Words,
 }
 
-/// Constrains an answer to its calls where the request asks for that, beside a constraint that it
-/// may have already. Returns the treatment of calls.
+/// Constrains an answer to its calls where the request or the server asks for that, beside a
+/// constraint that it may have already. `apart` says that reasoning is told from the text. Returns
+/// the treatment of calls.
 ///
 /// # Errors
 /// 400 that names the field, or the schema of the tool, that can't be obeyed.
-pub(in crate::http) fn hold(
+pub(in crate::http) async fn hold(
     app: &App,
     spec: &mut GenerateSpec,
     tools: &[Value],
     plan: CallPlan,
-) -> ApiResult<Calls> {
+    apart: bool,
+) -> ApiResult<(Calls, Held)> {
     let Some(holding) = plan.holding else {
-        return Ok(plan.calls);
+        return Ok((plan.calls, Held::No));
     };
     let answer = spec.constraint.take().filter(|_| !holding.required);
     let param = holding.param.clone();
-    let Some(param) = param.or_else(|| Some(answer.as_ref()?.param.clone())) else {
-        return Ok(plan.calls);
+    match param.or_else(|| Some(answer.as_ref()?.param.clone())) {
+        Some(param) => {
+            let calls = hold_asked(app, spec, tools, &holding, (param, answer))?;
+            Ok((calls, Held::Asked))
+        }
+        None if !apart && app.text.answers.reasoning.is_some() => Ok((plan.calls, Held::No)),
+        None => {
+            let held = hold_unasked(app, spec, tools, &holding).await?;
+            Ok((plan.calls, held))
+        }
+    }
+}
+
+/// Constrains the calls that the model chooses to make, as the server's level says. The request
+/// asks for nothing, so an answer that no grammar suits stays free, and so is one with a call
+/// inside its reasoning. The parser therefore reads calls as in any free answer.
+async fn hold_unasked(
+    app: &App,
+    spec: &mut GenerateSpec,
+    tools: &[Value],
+    holding: &Holding,
+) -> ApiResult<Held> {
+    let levels: &[_] = match app.config.server.answers.tool_strict_level {
+        ToolStrictLevel::Off => &[],
+        ToolStrictLevel::Function => &[false],
+        ToolStrictLevel::Parameter => &[true, false],
     };
+    let levels = levels.iter().filter(|_| !spec.sampling.ignore_eos);
+    for schemas in levels {
+        let callable = callable(app, tools, holding, *schemas)?;
+        let wanted: Vec<_> = callable.iter().map(|(_, tool)| *tool).collect();
+        let wanted = WantedCalls {
+            tools: &wanted,
+            beside: Beside::Text,
+            several: holding.several,
+        };
+        let Ok(grammar) = holding.format.grammar(&app.text.tokenizer, &wanted) else {
+            continue;
+        };
+        let part = Constraint::new(ConstraintKind::Lark, grammar.as_str());
+        match app.constraints.prepare(part).await {
+            Ok(()) => {}
+            // What else the machine does must not show in a text.
+            Err(ConstraintError::Busy | ConstraintError::Slow) => {
+                let message = "the server had no time to compile the grammar of the tools' calls; \
+                               try again";
+                return Err(RequestError::new(ErrorKind::Overloaded, message).into());
+            }
+            Err(_) => continue,
+        }
+        spec.constraint = Some(ConstraintSpec::new("tools", ConstraintKind::Lark, grammar));
+        return Ok(Held::Unasked);
+    }
+    Ok(Held::No)
+}
+
+/// Constrains an answer to its calls, beside the constraint `answer`. `param` asks for that.
+fn hold_asked(
+    app: &App,
+    spec: &mut GenerateSpec,
+    tools: &[Value],
+    holding: &Holding,
+    (param, answer): (Cow<'static, str>, Option<ConstraintSpec>),
+) -> ApiResult<Calls> {
     let whitespace = answer.as_ref().map(|answer| answer.whitespace);
     let rule = answer
         .as_ref()
         .map(|answer| rule(app, answer, "beside tools that may be called", INSTEAD))
         .transpose()?;
-    let callable = callable(app, tools, &holding)?;
+    let level = app.config.server.answers.tool_strict_level;
+    let schemas = holding.required || level == ToolStrictLevel::Parameter;
+    let callable = callable(app, tools, holding, schemas)?;
     let schemas = ToolSchemas::new(
         &callable
             .iter()
@@ -161,11 +233,12 @@ pub(in crate::http) fn rule(
 }
 
 /// Returns the tools that may be called, with their places. The schemas of strict tools are
-/// obeyed; those of others where calls are required and the schema can be.
+/// obeyed; with `schemas` those of others too, where they can be.
 fn callable<'a>(
     app: &App,
     tools: &'a [Value],
     holding: &Holding,
+    schemas: bool,
 ) -> ApiResult<Vec<(usize, CallableTool<'a>)>> {
     let mut callable = Vec::with_capacity(tools.len());
     for (at, tool) in tools.iter().enumerate() {
@@ -178,7 +251,7 @@ fn callable<'a>(
         let strict = function["strict"] == true;
         let known = Some(&function["parameters"]).filter(|schema| schema.is_object());
         let mut schema = known;
-        if let Some(given) = schema.filter(|_| strict || holding.required) {
+        if let Some(given) = schema.filter(|_| strict || schemas) {
             match check_schema(&given.to_string()) {
                 Ok(()) => {}
                 Err(_) if !strict => schema = None,
