@@ -25,6 +25,7 @@ struct Attend {
     float softcap;              // of scores, with log₂ e in it; 0: none
     unsigned ahead_bytes;       // at `ahead`, a multiple of 16; 0: nothing is fetched
     const unsigned char* ahead; // weights of the product behind attention
+    const float* sinks;         // [heads], or null
 };
 
 // A score from a product of query and key: scaled, and bounded where there is a softcap.
@@ -166,13 +167,20 @@ __device__ inline void leave_part(const Attend& a, const Row& row, const Item& i
         }
 }
 template <unsigned UNITS>
-__device__ inline void finish(const Attend& a, const Row& row, const Item& item, const Place& place, const Sums<UNITS>& sums) {
+__device__ inline void finish(const Attend& a, const Row& row, const Item& item, const Place& place, Sums<UNITS>& sums) {
+    float kept[2] = {1, 1};
+    if (a.sinks)
+        UNROLL
+        for (unsigned half = 0; half < 2; half++) {
+            const unsigned head = blockIdx.y * GROUP + (item.query + place.query + tile_row(2 * half)) % GROUP;
+            kept[half] = fold_sink(sums.max[half], sums.weight[half], a.sinks[head]);
+        }
     struct __align__(2 * sizeof(OPERAND)) Two { OPERAND left, right; };
     for_each(sums, item, place, [&](unsigned query, unsigned column, unsigned half, float left, float right) {
         const size_t token = row.start + query / GROUP;
         const unsigned head = blockIdx.y * GROUP + query % GROUP;
-        const float weight = half ? sums.weight[1] : sums.weight[0];
+        const float weight = half ? sums.weight[1] : sums.weight[0], factor = half ? kept[1] : kept[0];
         *(Two*)(a.out + (token * a.kv_heads * GROUP + head) * HEAD_DIM + column) =
-            {from_f32<OPERAND>(mean(left, weight)), from_f32<OPERAND>(mean(right, weight))};
+            {from_f32<OPERAND>(mean(__fmul_rn(left, factor), weight)), from_f32<OPERAND>(mean(__fmul_rn(right, factor), weight))};
     });
 }

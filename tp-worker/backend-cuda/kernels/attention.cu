@@ -180,6 +180,7 @@ struct Merge {
     const float* parts;         // [parts, PART]
     OPERAND* out;               // [tokens, heads · HEAD_DIM]
     unsigned most_rows, most_tokens, heads, window;
+    const float* sinks;         // [heads], or null
 };
 // Where a multiprocessor runs 48 warps, the compiler would rather spill than have fewer of them.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890)
@@ -213,6 +214,7 @@ extern "C" __global__ void MERGE_BOUNDS attention_merge(Merge a) {
                 fold(weight, part[HEAD_DIM + 1], factors);
                 fold(sum, part[column], factors);
             }
+            if (a.sinks) sum = __fmul_rn(sum, fold_sink(max, weight, a.sinks[query % a.heads]));
             a.out[((size_t)token * a.heads + query % a.heads) * HEAD_DIM + column] = from_f32<OPERAND>(mean(sum, weight));
         }
     }

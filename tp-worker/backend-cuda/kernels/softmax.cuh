@@ -22,5 +22,11 @@ __device__ inline Factors fold_max(float& total, float part) {
 __device__ inline void fold(float& total, float part, const Factors& factors) {
     total = __fmaf_rn(total, factors.total, __fmul_rn(part, factors.part));
 }
+// Folds a sink, a score without a column, behind all positions; returns the factor of their sums.
+__device__ inline float fold_sink(float& max, float& weight, float sink) {
+    const Factors factors = fold_max(max, __fmul_rn(sink, 1.442695040888963f));     // in powers of two
+    fold(weight, 1.0f, factors);
+    return factors.total;
+}
 // The mean; zero of a query that saw nothing.
 __device__ inline float mean(float total, float sum) { return sum == 0.0f ? 0.0f : total / sum; }

@@ -9,7 +9,9 @@ pub(crate) mod random;
 pub(crate) mod rowwise;
 mod sums;
 
-pub use attention::{Attention, Cut, HeadNorms, PagedCache, Queries, Rope, Work, WorkLimits};
+pub use attention::{
+    Attention, Beside, Cut, HeadNorms, PagedCache, Queries, Rope, Work, WorkLimits,
+};
 pub use blocks::BlockOps;
 pub(crate) use blocks::number_of;
 pub use experts::check_experts;

@@ -5,7 +5,7 @@ use lockstep_backend::{AttentionShape, InputLimits, Linear};
 use super::CudaBackend;
 use super::products::operands;
 use crate::error::CudaError;
-use crate::ops::{Attention, HeadNorms, PagedCache, Queries, Rope, Work, WorkLimits};
+use crate::ops::{Attention, Beside, HeadNorms, PagedCache, Queries, Rope, Work, WorkLimits};
 use crate::passes::Inputs;
 use crate::runtime::Buffer;
 use crate::tensors::{CudaMatrix, CudaTensor, Element, Rows};
@@ -147,8 +147,7 @@ impl CudaBackend {
         self.kernels(&shape, cache.element())
     }
 
-    /// Treats `heads` as their variant says, then attends. The matrix is of the product that reads
-    /// the output.
+    /// Treats `heads` as their variant says, then attends.
     pub(super) fn attend_heads(
         &mut self,
         shape: &AttentionShape,
@@ -156,7 +155,7 @@ impl CudaBackend {
         inputs: &Inputs,
         cache: &mut PagedCache,
         layer: usize,
-        (out, next): (&mut CudaTensor, Option<&CudaMatrix>),
+        (out, beside): (&mut CudaTensor, Beside<'_>),
     ) -> Result<(), CudaError> {
         let tokens = inputs.tokens().most();
         self.attended = Some(inputs.tokens().parameter());
@@ -201,8 +200,8 @@ impl CudaBackend {
             attention.plan(stream, inputs, work)?;
             *planned = inputs.number();
         }
-        let (out, next) = (&mut out.floats, next.map(|matrix| &matrix.floats));
-        attention.attend(stream, queries, inputs, cache, layer, work, out, next)
+        let out = &mut out.floats;
+        attention.attend(stream, queries, inputs, cache, layer, work, out, beside)
     }
 }
 

@@ -12,7 +12,7 @@ use lockstep_types::{Activation, Dtype};
 
 use super::attend::Heads;
 use super::{CudaBackend, CudaPasses};
-use crate::ops::{HeadNorms, PagedCache, Rope};
+use crate::ops::{Beside, HeadNorms, PagedCache, Rope};
 use crate::passes::Inputs;
 use crate::runtime::Buffer;
 use crate::tensors::{CudaMatrix, CudaTensor};
@@ -136,13 +136,13 @@ impl Ops for CudaBackend {
         layer: usize,
         qkv: &CudaTensor,
         shape: &AttentionShape,
-        // Kernels of heads with sinks are refused.
-        _: Option<&Buffer<f32>>,
+        sinks: Option<&Buffer<f32>>,
         inputs: &Inputs,
         out: &mut CudaTensor,
     ) {
         let heads = Heads::Stored(qkv);
-        let done = self.attend_heads(shape, heads, inputs, cache, layer, (out, None));
+        let beside = Beside { sinks, next: None };
+        let done = self.attend_heads(shape, heads, inputs, cache, layer, (out, beside));
         self.keep(done);
     }
     fn attend(
@@ -155,7 +155,7 @@ impl Ops for CudaBackend {
         out: &mut CudaTensor,
     ) {
         let heads = Heads::All(qkv, norms_of(op), op.rope);
-        let done = self.attend_heads(op.shape, heads, inputs, cache, layer, (out, op.next));
+        let done = self.attend_heads(op.shape, heads, inputs, cache, layer, (out, beside_of(op)));
         self.keep(done);
     }
     fn matmul_attend(
@@ -170,7 +170,7 @@ impl Ops for CudaBackend {
         out: &mut CudaTensor,
     ) {
         let heads = Heads::Projected(x, w, qkv, norms_of(op), op.rope);
-        let done = self.attend_heads(op.shape, heads, inputs, cache, layer, (out, op.next));
+        let done = self.attend_heads(op.shape, heads, inputs, cache, layer, (out, beside_of(op)));
         self.keep(done);
     }
     fn gate(&mut self, gate_up: &CudaTensor, activation: Activation, out: &mut CudaTensor) {
@@ -354,5 +354,13 @@ fn norms_of<'a>(op: &Attend<'a, CudaMatrix, Buffer<f32>, Rope>) -> HeadNorms<'a>
         queries: op.q_norm,
         keys: op.k_norm,
         eps: op.eps,
+    }
+}
+
+/// Sinks of attention, and what it may fetch ahead.
+fn beside_of<'a>(op: &Attend<'a, CudaMatrix, Buffer<f32>, Rope>) -> Beside<'a> {
+    Beside {
+        sinks: op.sinks,
+        next: op.next.map(|matrix| &matrix.floats),
     }
 }

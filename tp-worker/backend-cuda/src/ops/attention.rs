@@ -13,7 +13,7 @@ use lockstep_backend::AttentionShape;
 use crate::error::CudaError;
 use crate::kernels::{self, Source};
 use crate::passes::Inputs;
-use crate::runtime::{Compiler, Context, Defines, Gpu, Kernel, Module, Stream};
+use crate::runtime::{Buffer, Compiler, Context, Defines, Gpu, Kernel, Module, Stream};
 use crate::tensors::{Element, Floats};
 pub use cache::PagedCache;
 pub use heads::{HeadNorms, Queries, Rope};
@@ -33,6 +33,16 @@ const WIDE_BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
 const MOST_AHEAD: usize = 24 << 20;
 /// Most tokens of a batch whose attention fetches ahead: that of more keeps the memory busy.
 const TOKENS_AHEAD: usize = 8;
+
+/// Parts of an attention beside its queries, keys and values.
+#[derive(Clone, Copy, Default)]
+pub struct Beside<'a> {
+    /// Sinks `[heads]`, if the shape has some.
+    pub sinks: Option<&'a Buffer<f32>>,
+    /// Weights of the product that reads the output, which attention may fetch meanwhile.
+    pub next: Option<&'a Floats>,
+}
+
 /// Attention kernels for one head shape, one type of cache and one type of operands.
 ///
 /// # Panics
@@ -163,8 +173,7 @@ impl Attention {
     /// Computes attention. Each of `queries` sees its request's cached positions. Of the new
     /// tokens it sees those up to itself, or those that the row's mask shows. A query that sees
     /// nothing gives zeros. `out` is `[tokens, heads·head_dim]` operands. Keys and values of
-    /// new tokens must be in the cache already. `next` has the weights of the product that reads
-    /// `out`, which attention may fetch meanwhile.
+    /// new tokens must be in the cache already.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -178,7 +187,7 @@ impl Attention {
         layer: usize,
         work: &mut Work,
         out: &mut Floats,
-        next: Option<&Floats>,
+        beside: Beside<'_>,
     ) -> Result<(), CudaError> {
         let (shape, most) = (&self.shape, inputs.tokens().most());
         let queries = queries.into();
@@ -195,7 +204,13 @@ impl Attention {
             page_size == cache.page_size(),
             "a batch's pages are the cache's"
         );
-        let (ahead, ahead_bytes) = self.ahead(next, most);
+        let has = beside.sinks.map(Buffer::len);
+        assert!(
+            has == shape.sinks.then_some(shape.heads),
+            "heads have sinks if their shape says so, one each"
+        );
+        let sinks = beside.sinks.map_or(0, Buffer::address);
+        let (ahead, ahead_bytes) = self.ahead(beside.next, most);
         let parameters = Attend {
             queries: queries.address,
             keys: cache.keys(layer),
@@ -215,6 +230,7 @@ impl Attention {
             softcap: shape.softcap.unwrap_or(0.0) * std::f32::consts::LOG2_E,
             ahead_bytes,
             ahead,
+            sinks,
         };
         let kv_heads = shape.kv_heads as u32;
         // SAFETY: the plan keeps within the room for parts, all tokens have queries, and room in
@@ -227,7 +243,7 @@ impl Attention {
             let grid = [self.shared(BLOCKS_PER_MULTIPROCESSOR), kv_heads, 1];
             self.attend.launch(stream, grid, &parameters)?;
         }
-        self.merge_parts(stream, inputs, work, out)
+        self.merge_parts(stream, inputs, work, sinks, out)
     }
 }
 
@@ -238,6 +254,7 @@ impl Attention {
         stream: &Stream,
         inputs: &Inputs,
         work: &Work,
+        sinks: u64,
         out: &Floats,
     ) -> Result<(), CudaError> {
         let parameters = Merge {
@@ -249,6 +266,7 @@ impl Attention {
             most_tokens: inputs.tokens().most() as u32,
             heads: self.shape.heads as u32,
             window: window_of(&self.shape),
+            sinks,
         };
         let shared = BLOCKS_PER_MULTIPROCESSOR * self.multiprocessors;
         // SAFETY: the plan keeps within the room for parts, and all tokens have room in `out`.
@@ -342,14 +360,8 @@ fn check(shape: &AttentionShape, cached: Element) -> Result<(), CudaError> {
         heads,
         kv_heads,
         head_dim,
-        sinks,
         ..
     } = *shape;
-    if sinks {
-        return Err(CudaError::Unsupported(
-            "attention with sinks runs on processors alone: give --device cpu".to_owned(),
-        ));
-    }
     if kv_heads == 0 || !heads.is_multiple_of(kv_heads) || heads == 0 {
         return Err(CudaError::Unsupported(format!(
             "{heads} query heads do not divide among {kv_heads} key heads"

@@ -9,7 +9,10 @@ use lockstep_types::{Dtype, KvCacheDtype};
 
 use crate::support::{DTYPES, gpu, host_matrix, matrix, noise, read, staged, sums};
 
-const SHAPE: AttentionShape = AttentionShape::dense(4, 2, 16, 0.25);
+const SHAPE: AttentionShape = AttentionShape {
+    sinks: true,
+    ..AttentionShape::dense(4, 2, 16, 0.25)
+};
 
 /// Two chunks of a prompt, and a tree behind them.
 #[test]
@@ -52,6 +55,8 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, way: Way) -> Vec<Vec<f32>> {
     let rope = gpu.load_rope(rope).unwrap();
     let q_norm = gpu.load_vector(&noise(2, 16)).unwrap();
     let k_norm = gpu.load_vector(&noise(3, 16)).unwrap();
+    let sinks = gpu.load_vector(&noise(9, SHAPE.heads)).unwrap();
+    let sinks = Some(&sinks);
     let width = SHAPE.qkv_width();
     let weights = matrix(&noise(10, width * INPUTS), INPUTS);
     let weights = host_matrix(&weights, INPUTS);
@@ -110,7 +115,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, way: Way) -> Vec<Vec<f32>> {
             k_norm: Some(&k_norm),
             eps: 1e-6,
             rope: &rope,
-            sinks: None,
+            sinks,
             next: None,
         };
         let before = calls(c"cuLaunchKernelEx");
@@ -133,7 +138,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, way: Way) -> Vec<Vec<f32>> {
             gpu.head_norm(&mut qkv, &SHAPE, 0..4, &q_norm, 1e-6);
             gpu.head_norm(&mut qkv, &SHAPE, 4..6, &k_norm, 1e-6);
             gpu.rope(&mut qkv, &SHAPE, &rope, &inputs);
-            gpu.attention(&mut cache, 1, &qkv, &SHAPE, None, &inputs, &mut out);
+            gpu.attention(&mut cache, 1, &qkv, &SHAPE, sinks, &inputs, &mut out);
         }
         all.push(read(&mut gpu, &out));
     }

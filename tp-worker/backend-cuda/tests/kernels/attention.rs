@@ -38,6 +38,17 @@ fn within(run: Run, window: usize) -> Run {
     }
 }
 
+/// The same run with a sink for each head.
+fn beside_sinks(run: Run) -> Run {
+    Run {
+        shape: AttentionShape {
+            sinks: true,
+            ..run.shape
+        },
+        ..run
+    }
+}
+
 /// Groups of one, two and three heads, and of more heads than a tile has rows; widths that are
 /// no multiples of a tile's.
 fn runs() -> [Run; 5] {
@@ -147,6 +158,24 @@ fn windows_show_the_nearest_positions() {
     }
 }
 
+/// Of every shape, with and without a window.
+#[test]
+fn sinks_join_the_sum_of_weights_alone() {
+    let gpu = Gpu::new();
+    let windows = [WINDOWS[2], WINDOWS[1], 0, WINDOWS[0], WINDOWS[3]];
+    for (seed, (run, window)) in (1..).zip(runs().into_iter().zip(windows)) {
+        let run = beside_sinks(within(run, window));
+        let attention = kernels(&gpu, &run);
+        let _order = lockstep_fake_cuda::order(seed);
+        let requests = mixed(&mut Noise(seed));
+        let found = attend(&gpu, &attention, &run, &requests);
+        for (found, request) in found.iter().zip(&requests) {
+            let wanted = oracle(&run.shape, run.cached, request);
+            assert_means(found, &wanted, tolerance(run.cached));
+        }
+    }
+}
+
 /// Expects the results of a batch in two runs to be equal.
 #[track_caller]
 fn assert_same(found: &[Vec<f32>], wanted: &[Vec<f32>]) {
@@ -167,6 +196,7 @@ fn bits_do_not_depend_on_pages_on_how_work_is_cut_or_on_its_order() {
         run(2, 2, 20, Element::F32),
         within(run(4, 2, 32, Element::Bf16), 70),
         within(run(4, 2, 32, Element::Bf16), SPAN + 30),
+        beside_sinks(within(run(4, 2, 32, Element::Bf16), SPAN + 30)),
     ] {
         let attention = kernels(&gpu, &run);
         let requests = mixed(&mut Noise(5));
@@ -255,7 +285,12 @@ fn bits_do_not_depend_on_who_shares_the_batch() {
 fn bits_do_not_depend_on_chunks() {
     let gpu = Gpu::new();
     let plain = run(4, 2, 32, Element::Bf16);
-    for run in [plain, within(plain, 50), within(plain, SPAN + 3)] {
+    for run in [
+        plain,
+        within(plain, 50),
+        within(plain, SPAN + 3),
+        beside_sinks(plain),
+    ] {
         let attention = kernels(&gpu, &run);
         let whole = Request::causal(1, 0, 2 * SPAN + 9);
         let wanted = attend(&gpu, &attention, &run, std::slice::from_ref(&whole));
@@ -285,6 +320,7 @@ fn a_path_of_a_tree_has_the_bits_of_a_chain() {
         run(20, 1, 16, Element::Bf16),
         within(run(4, 2, 32, Element::Bf16), 3),
         within(run(4, 2, 32, Element::Bf16), SPAN),
+        beside_sinks(run(4, 2, 32, Element::Bf16)),
     ] {
         let attention = kernels(&gpu, &run);
         let width = run.shape.out_width();

@@ -4,7 +4,7 @@ use lockstep_backend::{
     AttentionShape, Batch, ChainLimits, ChoiceLimits, InputLimits, KvShape, Row,
 };
 use lockstep_backend_cuda::{
-    Attention, CudaError, Element, Floats, HeadNorms, Inputs, PagedCache, Rope, Rows, Work,
+    Attention, Beside, CudaError, Element, Floats, HeadNorms, Inputs, PagedCache, Rope, Rows, Work,
     WorkLimits,
 };
 use lockstep_types::KvCacheDtype;
@@ -378,7 +378,14 @@ fn a_prompt_goes_through_in_passes() {
                 .expect("a launch");
             attention
                 .attend(
-                    stream, queries, &inputs, &cache, 0, &mut work, &mut out, None,
+                    stream,
+                    queries,
+                    &inputs,
+                    &cache,
+                    0,
+                    &mut work,
+                    &mut out,
+                    Beside::default(),
                 )
                 .expect("launches");
             found.extend(gpu.read(&out));

@@ -2,7 +2,9 @@
 //! and attention in f64.
 
 use lockstep_backend::{AttentionShape, Batch, KvShape, Row};
-use lockstep_backend_cuda::{Attention, Cut, Element, Floats, PagedCache, Work, WorkLimits};
+use lockstep_backend_cuda::{
+    Attention, Beside, Cut, Element, Floats, PagedCache, Work, WorkLimits,
+};
 use lockstep_types::KvCacheDtype;
 
 use crate::support::{Gpu, Noise, rounded};
@@ -224,6 +226,11 @@ pub struct Run {
     pub parts: usize,
 }
 
+/// The sink of a head: some far below all scores, some among them, some far above.
+fn sink(head: usize) -> f32 {
+    [6.0, -40.0, 3.0, 0.75, 40.0][head % 5] + head as f32 / 16.0
+}
+
 /// The work items and parts that a batch of these requests is cut into.
 pub fn cut(gpu: &Gpu, attention: &Attention, run: &Run, requests: &[Request]) -> Cut {
     let layout = lay_out(requests, &run.shape, run.page_size);
@@ -283,11 +290,19 @@ pub fn attend_before(
     let qkv = gpu.floats(Element::F32, &layout.qkv);
     let mut out = gpu.poisoned(run.operand, layout.tokens.len() * shape.out_width());
     let stream = &gpu.stream;
+    let sinks: Vec<f32> = (0..shape.heads).map(sink).collect();
+    let sinks = shape.sinks.then(|| gpu.buffer(&sinks));
+    let beside = Beside {
+        sinks: sinks.as_ref(),
+        next,
+    };
     attention
         .plan(stream, &inputs, &mut work)
         .expect("a launch");
     attention
-        .attend(stream, &qkv, &inputs, &cache, 1, &mut work, &mut out, next)
+        .attend(
+            stream, &qkv, &inputs, &cache, 1, &mut work, &mut out, beside,
+        )
         .expect("launches");
     let out = gpu.read(&out);
     let mut rest = out.as_slice();
@@ -330,9 +345,11 @@ pub fn oracle(shape: &AttentionShape, cached: Element, request: &Request) -> Vec
                 pairs.map(|(q, k)| q * k).sum::<f64>() * f64::from(shape.scale)
             };
             let scores: Vec<f64> = seen.iter().map(score).collect();
-            let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sink = shape.sinks.then(|| f64::from(sink(head)));
+            let all = scores.iter().chain(&sink).copied();
+            let max = all.clone().fold(f64::NEG_INFINITY, f64::max);
             let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
-            let total: f64 = weights.iter().sum();
+            let total: f64 = all.map(|score| (score - max).exp()).sum();
             let mut mean = vec![0.0; head_dim];
             for (place, weight) in seen.iter().zip(&weights) {
                 for (mean, value) in mean.iter_mut().zip(&values[kv_head][*place]) {

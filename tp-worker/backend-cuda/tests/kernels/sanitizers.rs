@@ -88,7 +88,10 @@ fn every_kernel() {
     // Attention first: the thread sanitizer's clocks grow with every thread of every module
     // that has run.
     let attentions = SHAPES.map(|(heads, kv_heads, head_dim, cached)| {
-        let shape = AttentionShape::dense(heads, kv_heads, head_dim, 0.2);
+        let shape = AttentionShape {
+            sinks: true,
+            ..AttentionShape::dense(heads, kv_heads, head_dim, 0.2)
+        };
         let made = Attention::new(&gpu.context, &gpu.compiler, &shape, cached, cached);
         let attention = made.expect("kernels");
         attention_of(&gpu, &attention);

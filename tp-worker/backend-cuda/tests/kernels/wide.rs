@@ -59,7 +59,8 @@ fn drawn(run: &Run, noise: &mut Noise) -> Vec<Request> {
 }
 
 /// Groups of one, two, three, five and twenty heads; widths that are no multiples of a tile's,
-/// and the widest; windows of less than a block, of about a span and of more.
+/// and the widest; windows of less than a block, of about a span and of more; with and without
+/// sinks.
 #[test]
 fn wide_tiles_have_the_bits_of_narrow_ones() {
     let gpu = Gpu::new();
@@ -73,7 +74,10 @@ fn wide_tiles_have_the_bits_of_narrow_ones() {
         (run(20, 1, 80, 0), 16, 1 << 14),
     ];
     for (seed, (run, page_size, parts)) in (1..).zip(cases) {
+        let sinks = seed % 2 == 1;
+        let shape = AttentionShape { sinks, ..run.shape };
         let run = Run {
+            shape,
             page_size,
             parts,
             ..run

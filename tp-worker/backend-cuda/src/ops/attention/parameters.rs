@@ -95,6 +95,7 @@ pub(super) struct Attend {
     pub softcap: f32,
     pub ahead_bytes: u32,
     pub ahead: u64,
+    pub sinks: u64,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -108,4 +109,5 @@ pub(super) struct Merge {
     pub most_tokens: u32,
     pub heads: u32,
     pub window: u32,
+    pub sinks: u64,
 }
