@@ -11,14 +11,27 @@
 struct ExpertProduct {
     const OPERAND* x;           // [rows, inputs]
     const OPERAND* const* w;    // of each expert: [outputs, inputs]; gated: [2 · outputs, inputs], the gates first
+    const float* biases;        // of all experts' outputs, one expert behind the other, or null
     const unsigned* order;      // row of x of each place; null: row and place are one
     const ExpertTile* tiles;
     const unsigned* count;      // of tiles
     void* out;                  // f32 [places, outputs]; gated: OPERAND [places, outputs]
     unsigned outputs, inputs;
-    unsigned gated;             // 0, or the activation f of out = f(gate) · up
+    unsigned gated;             // 0, or the activation f of out = f(gate) · up; CLAMPED: see `gate_of`
     unsigned aligned;           // rows begin at multiples of 16 bytes
+    float limit, alpha;         // where gates are CLAMPED
 };
+constexpr unsigned CLAMPED = 3;
+
+// What an expert's gate lets through. Clamped, both are bounded, and the gate goes through
+// x · σ(alpha · x) and times one more than the other.
+__device__ inline float gate_of(const ExpertProduct& p, float gate, float up) {
+    if (p.gated != CLAMPED) return gated(p.gated, gate, up);
+    if (gate > p.limit) gate = p.limit;         // what is no number stays none
+    if (up > p.limit) up = p.limit;
+    if (up < -p.limit) up = -p.limit;
+    return gate / (1.0f + expf(-p.alpha * gate)) * (up + 1.0f);
+}
 
 // For tiles of TILES · 8 rows. Grid: (tiles of outputs, most tiles of rows), the outputs first, so that
 // blocks of one expert run at about the same time.
@@ -32,7 +45,7 @@ __device__ inline void multiply_expert(const ExpertProduct& p) {
     Product a;
     a.x = p.x;
     a.w = p.w[of.expert];
-    a.bias = nullptr;
+    a.bias = p.biases ? p.biases + (size_t)of.expert * p.outputs * (p.gated ? 2 : 1) : nullptr;
     a.rows = {nullptr, of.rows, 0};
     a.outputs = p.outputs;
     a.inputs = p.inputs;
@@ -51,7 +64,7 @@ __device__ inline void multiply_expert(const ExpertProduct& p) {
     Tile found;
     found.multiply(a, weights, from, stages, of.rows, slice, false, NEVER);
     const unsigned first = (blockIdx.x * Tile::GROUPS + threadIdx.x / 32 * OWN) * weights.step;
-    if (a.gated) store_gated(a, found.sums, of.rows, first);
+    if (a.gated) store_gated(a, found.sums, of.rows, first, [&](float gate, float up) { return gate_of(p, gate, up); });
     else store(a, found.sums, of.rows, first, (float*)a.out);
 }
 extern "C" __global__ void __launch_bounds__(THREADS, 4) experts_8(ExpertProduct p) { multiply_expert<1, 1, 6>(p); }

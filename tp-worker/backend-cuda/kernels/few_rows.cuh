@@ -216,8 +216,8 @@ __device__ inline void store(const Product& a, const float (&sums)[OWN][TILES][4
                 }
         }
 }
-template <unsigned OWN, unsigned TILES>
-__device__ inline void store_gated(const Product& a, const float (&sums)[OWN][TILES][4], unsigned rows, unsigned first) {
+template <unsigned OWN, unsigned TILES, class Gate>
+__device__ inline void store_gated(const Product& a, const float (&sums)[OWN][TILES][4], unsigned rows, unsigned first, Gate gate_of) {
     const unsigned lane = threadIdx.x % 32;
     UNROLL
     for (unsigned g = 0; g < OWN; g++) {
@@ -231,7 +231,7 @@ __device__ inline void store_gated(const Product& a, const float (&sums)[OWN][TI
                 const unsigned row = t * TILE + lane % 4 * 2 + odd;
                 float gate = sums[g][t][odd], up = sums[g][t][2 + odd];
                 if (a.bias) { gate = __fadd_rn(gate, gate_bias); up = __fadd_rn(up, up_bias); }
-                if (row < rows) ((OPERAND*)a.out)[(size_t)row * a.outputs + output] = from_f32<OPERAND>(gated(a.gated, gate, up));
+                if (row < rows) ((OPERAND*)a.out)[(size_t)row * a.outputs + output] = from_f32<OPERAND>(gate_of(gate, up));
             }
     }
 }

@@ -8,6 +8,7 @@ constexpr unsigned ALL = 0xffffffffu, NONE = 0xffffffffu;
 struct Score {
     const OPERAND* x;           // [rows, inputs]
     const float* w;             // [outputs, inputs]
+    const float* bias;          // [outputs], or null
     float* out;                 // [rows, outputs]
     Rows rows;
     unsigned outputs, inputs;
@@ -60,10 +61,11 @@ __device__ inline void score(const Score& a) {
             sums[i] = __fmaf_rn(weights.w, values.w, sums[i]);
         }
     }
+    const float bias = a.bias ? a.bias[output] : 0.0f;
     UNROLL
     for (unsigned i = 0; i < ROWS; i++) {
-        const float sum = warp_sum(sums[i]);
-        if (lane == 0 && first + i < rows) a.out[(size_t)(first + i) * a.outputs + output] = sum;
+        const float sum = warp_sum(sums[i]), score = a.bias ? __fadd_rn(sum, bias) : sum;
+        if (lane == 0 && first + i < rows) a.out[(size_t)(first + i) * a.outputs + output] = score;
     }
 }
 extern "C" __global__ void __launch_bounds__(THREADS) score_1(Score a) { score<1>(a); }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use lockstep_backend::{ExpertSpace, Experts, Linear};
-use lockstep_types::ExpertGate;
 
 use super::CudaBackend;
 use crate::error::CudaError;
@@ -20,11 +19,10 @@ impl CudaBackend {
         out: &mut CudaTensor,
     ) -> Result<(), CudaError> {
         let (router, rows) = (w.weight, self.rows_there(x.rows()));
-        assert!(w.bias.is_none(), "routers have no biases");
         x.expect(rows.most(), router.cols, "the router's input");
         out.expect(rows.most(), router.rows, "the router's output");
         let (experts, out) = (self.mixtures()?, &mut out.floats);
-        experts.score(&self.stream, &x.floats, router, rows, out)
+        experts.score(&self.stream, &x.floats, w, rows, out)
     }
 
     /// See [`lockstep_backend::Ops::experts`].
@@ -44,11 +42,6 @@ impl CudaBackend {
             activated,
             products,
         } = space;
-        let biased = w.gate_up_bias.is_some() || w.down_bias.is_some();
-        assert!(
-            w.gate == ExpertGate::Silu && !biased,
-            "mixtures with another gate or biases are those of attention with sinks, which is refused"
-        );
         x.expect(most, gate_up.cols, "the input of experts");
         scores.expect(most, w.gate_up.len() - w.shared, "a router's scores");
         lists.expect(choices, gate_up.rows, "gate and up of experts");

@@ -6,20 +6,20 @@
 
 mod lists;
 mod parameters;
+pub(crate) mod products;
 
 use std::sync::Arc;
 
-use lockstep_backend::{Experts, ExpertsShape};
-use lockstep_types::{Activation, RouterWeights};
+use lockstep_backend::{Experts, ExpertsShape, Linear};
+use lockstep_types::RouterWeights;
 
 use crate::error::CudaError;
 use crate::kernels::{self, Source};
-use crate::ops::number_of;
-use crate::ops::products::few::Sizes;
 use crate::runtime::{Buffer, Compiler, Context, Defines, Kernel, Module, Stream};
 use crate::tensors::{CudaMatrix, Element, Floats, RowsParameter, blocks};
 use lists::{Lists, height};
-use parameters::{ExpertProduct, Route, Score, Sort, Weigh};
+use parameters::{Route, Score, Sort, Weigh};
+use products::{ExpertProducts, Grouped};
 
 /// Largest number of experts of a layer, with shared ones, as in `routes.cuh`.
 const MOST_EXPERTS: usize = 1024;
@@ -30,8 +30,6 @@ const SORTERS: u32 = 512;
 const WARPS: usize = 4;
 /// Kernels of a router, with the rows that a warp multiplies.
 const SCORES: [(&str, usize); 3] = [("score_1", 1), ("score_4", 4), ("score_16", 16)];
-/// Kernels of experts, with their tiles.
-const SIZES: [Sizes; 4] = Sizes::named(["experts_8", "experts_16", "experts_32", "experts_64"]);
 
 /// Least columns of an expert: lists of its routes lie where its gates and ups will.
 const LEAST_COLUMNS: usize = 8;
@@ -68,7 +66,7 @@ pub(crate) struct ExpertOps {
     scores: [(usize, Kernel<Score>); 3],
     route: Kernel<Route>,
     sort: Kernel<Sort>,
-    products: [(Sizes, Kernel<ExpertProduct>); 4],
+    products: ExpertProducts,
     weigh: Kernel<Weigh>,
 }
 
@@ -99,29 +97,22 @@ impl ExpertOps {
         compiler: &Compiler,
         operand: Element,
     ) -> Result<Self, CudaError> {
-        let [routes, experts] = sources(operand).map(|(source, defines)| -> Result<_, CudaError> {
-            Module::load(context, &compiler.compile(source, &defines)?)
-        });
-        let (routes, experts) = (routes?, experts?);
+        let (source, defines) = source(operand);
+        let routes = Module::load(context, &compiler.compile(source, &defines)?)?;
         let score =
             |(name, rows)| -> Result<_, CudaError> { Ok((rows, routes.kernel(name, THREADS, 0)?)) };
-        let product = |sizes: Sizes| -> Result<_, CudaError> {
-            let kernel = experts.kernel(sizes.name, THREADS, sizes.shared_bytes())?;
-            Ok((sizes, kernel))
-        };
         let [one, four, many] = SCORES.map(score);
-        let [first, second, third, fourth] = SIZES.map(product);
         Ok(Self {
             operand,
             scores: [one?, four?, many?],
             route: routes.kernel("route", THREADS, 0)?,
             sort: routes.kernel("sort_choices", SORTERS, 0)?,
-            products: [first?, second?, third?, fourth?],
+            products: ExpertProducts::new(context, compiler, operand)?,
             weigh: routes.kernel("weigh_choices", THREADS, 0)?,
         })
     }
 
-    /// `out = x · wᵀ` with a router's weights, which are not rounded.
+    /// `out = x · wᵀ + bias` with a router's weights, which are not rounded.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -129,7 +120,10 @@ impl ExpertOps {
         &self,
         stream: &Stream,
         x: &Floats,
-        router: &CudaMatrix,
+        Linear {
+            weight: router,
+            bias,
+        }: Linear<'_, CudaMatrix, Buffer<f32>>,
         rows: RowsParameter,
         out: &mut Floats,
     ) -> Result<(), CudaError> {
@@ -139,9 +133,14 @@ impl ExpertOps {
             .floats
             .expect(Element::F32, outputs * inputs, "a router");
         out.expect(Element::F32, most * outputs, "the router's output");
+        assert!(
+            bias.is_none_or(|bias| bias.len() == outputs),
+            "a router has a bias for each expert"
+        );
         let parameters = Score {
             x: x.address(),
             w: router.floats.address(),
+            bias: bias.map_or(0, Buffer::address),
             out: out.address(),
             rows,
             outputs: outputs as u32,
@@ -190,24 +189,25 @@ impl ExpertOps {
         let (gate_up, down) = (&w.gate_up[0], &w.down[0]);
         assert!(gate_up.rows == 2 * down.cols, "gates let columns through");
         let first = Grouped {
-            weights: CudaMatrix::addresses(stream, w.gate_up)?,
-            shape: [down.cols, gate_up.cols],
+            matrices: w.gate_up,
+            biases: w.gate_up_bias,
             order: lists.order,
-            gated: number_of(Activation::Silu),
+            gate: Some(w.gate),
         };
         x.expect(self.operand, most * gate_up.cols, "inputs of experts");
         activated.expect(self.operand, lists.choices * down.cols, "activated columns");
-        self.multiply(stream, &first, &lists, x.address(), activated.address())?;
+        let (from, to) = (x.address(), activated.address());
+        self.products.multiply(stream, &first, &lists, from, to)?;
         let second = Grouped {
-            weights: CudaMatrix::addresses(stream, w.down)?,
-            shape: [down.rows, down.cols],
+            matrices: w.down,
+            biases: w.down_bias,
             order: 0,
-            gated: 0,
+            gate: None,
         };
         let len = lists.choices * down.rows;
         products.expect(Element::F32, len, "results of experts");
         let (from, to) = (activated.address(), products.address());
-        self.multiply(stream, &second, &lists, from, to)?;
+        self.products.multiply(stream, &second, &lists, from, to)?;
         out.expect(Element::F32, most * down.rows, "the mixture's output");
         let parameters = Weigh {
             products: products.address(),
@@ -281,69 +281,10 @@ impl ExpertOps {
         // SAFETY: the lists have room for all choices and tiles.
         unsafe { self.sort.launch(stream, [all as u32, 1, 1], &parameters) }
     }
-
-    /// Multiplies the rows of each tile by its expert's matrix.
-    fn multiply(
-        &self,
-        stream: &Stream,
-        of: &Grouped,
-        lists: &Lists,
-        x: u64,
-        out: u64,
-    ) -> Result<(), CudaError> {
-        let [outputs, inputs] = of.shape;
-        let aligned = (inputs * self.operand.bytes()).is_multiple_of(16);
-        let parameters = ExpertProduct {
-            x,
-            w: of.weights,
-            order: of.order,
-            tiles: lists.tiles,
-            count: lists.count,
-            out,
-            outputs: outputs as u32,
-            inputs: inputs as u32,
-            gated: of.gated,
-            aligned: u32::from(aligned),
-        };
-        let [smaller @ .., largest] = &self.products;
-        let fits = |(sizes, _): &&(Sizes, Kernel<ExpertProduct>)| lists.height <= sizes.rows;
-        let (sizes, kernel) = smaller.iter().find(fits).unwrap_or(largest);
-        let matrix_rows = outputs * if of.gated == 0 { 1 } else { 2 };
-        let tiles = blocks(matrix_rows, sizes.outputs);
-        // SAFETY: the caller's arrays have room for all places.
-        unsafe { kernel.launch(stream, [tiles, lists.most_tiles as u32, 1], &parameters) }
-    }
 }
 
-/// A product of all experts.
-struct Grouped {
-    /// Address of the list of the matrices' addresses.
-    weights: u64,
-    /// Outputs behind a gate, and inputs.
-    shape: [usize; 2],
-    /// Address of the list with each place's row of the input; 0 if they are one.
-    order: u64,
-    /// Activation of the gates, as kernels number it; 0 without gates.
-    gated: u32,
-}
-
-/// Sources to compile, each with its macros: routes, and products.
-pub(crate) fn sources(operand: Element) -> [(&'static Source, Defines); 2] {
-    let operand_is = ("OPERAND", operand.name().to_owned());
-    let is_bf16 = u32::from(operand == Element::Bf16);
-    let products = vec![
-        operand_is.clone(),
-        ("OPERAND_IS_BF16", is_bf16.to_string()),
-        ("TRIGGERS_AT_HALF", "0".to_owned()),
-    ];
-    [
-        (&kernels::ROUTE, vec![operand_is]),
-        (&kernels::EXPERTS, products),
-    ]
-}
-
-/// Name, threads and bytes of shared memory of each kernel that multiplies.
-#[cfg(test)]
-pub(crate) fn launched() -> [(&'static str, usize, usize); 4] {
-    SIZES.map(|sizes| (sizes.name, THREADS as usize, sizes.shared_bytes()))
+/// Source of routes and sums to compile, with its macros.
+pub(crate) fn source(operand: Element) -> (&'static Source, Defines) {
+    let defines = vec![("OPERAND", operand.name().to_owned())];
+    (&kernels::ROUTE, defines)
 }

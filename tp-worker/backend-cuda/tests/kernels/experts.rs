@@ -93,6 +93,9 @@ pub struct Case {
     shared: usize,
     routing: Routing,
     correction: Option<Vec<f32>>,
+    gate: ExpertGate,
+    /// Biases of gates and ups, and of the projections behind them.
+    biases: Option<[Vec<f32>; 2]>,
     x: Vec<f32>,
     scores: Vec<f32>,
     experts: Vec<Expert>,
@@ -101,13 +104,14 @@ pub struct Case {
 /// A mixture's weights on the device.
 struct Loaded {
     correction: Option<Buffer<f32>>,
+    biases: [Option<Buffer<f32>>; 2],
     gate_up: Vec<CudaMatrix>,
     down: Vec<CudaMatrix>,
 }
 
 impl Case {
     /// Makes `rows` rows. Every third row prefers the first experts, so that some experts have
-    /// many rows and others none.
+    /// many rows and others none. Multiples of five have clamped gates and biases.
     fn new(
         element: Element,
         (rows, count, active): (usize, usize, usize),
@@ -120,6 +124,9 @@ impl Case {
             row[active - 1] += 2.0;
         }
         let correction = (active == 3).then(|| noise.floats(count));
+        let all = count + shared;
+        let biased = rows.is_multiple_of(5);
+        let biases = biased.then(|| [2 * COLUMNS, OUT].map(|len| noise.floats(all * len)));
         let mut weights = |len| -> Vec<f32> {
             let small: Vec<f32> = noise.floats(len).iter().map(|x| x / 8.0).collect();
             rounded(element, &small)
@@ -143,7 +150,15 @@ impl Case {
                 corrected: active == 3,
             },
             correction,
-            experts: (0..count + shared).map(expert).collect(),
+            gate: match biased {
+                true => ExpertGate::Clamped {
+                    limit: 1.5,
+                    alpha: 1.702,
+                },
+                false => ExpertGate::Silu,
+            },
+            biases,
+            experts: (0..all).map(expert).collect(),
             x: rounded(element, &noise.floats(rows * IN)),
             scores,
         }
@@ -157,6 +172,10 @@ impl Case {
     fn load(&self, gpu: &mut CudaBackend) -> Loaded {
         let correction = self.correction.as_ref();
         let correction = correction.map(|values| gpu.load_vector(values).expect("room"));
+        let biases = [0, 1].map(|of| {
+            let biases = self.biases.as_ref();
+            biases.map(|biases| gpu.load_vector(&biases[of]).expect("room"))
+        });
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
         for expert in &self.experts {
             gate_up.push(matrix(gpu, WeightFormat::Float, &expert.gate_up, IN));
@@ -164,6 +183,7 @@ impl Case {
         }
         Loaded {
             correction,
+            biases,
             gate_up,
             down,
         }
@@ -192,10 +212,10 @@ impl Case {
             routing: self.routing,
             correction: w.correction.as_ref(),
             gate_up: &w.gate_up,
-            gate_up_bias: None,
-            gate: ExpertGate::Silu,
+            gate_up_bias: w.biases[0].as_ref(),
+            gate: self.gate,
             down: &w.down,
-            down_bias: None,
+            down_bias: w.biases[1].as_ref(),
         };
         gpu.experts(&x, &mut scores, experts, space, &mut out)
             .expect("launches");
@@ -236,15 +256,29 @@ impl Case {
         let (x, mut sums) = (&self.x[row * IN..(row + 1) * IN], vec![0.0; OUT]);
         for (number, weight) in self.chosen(row) {
             let Expert { gate_up, down } = &self.experts[number];
-            let column = |at: usize| dot(x, &gate_up[at * IN..(at + 1) * IN]);
+            let bias = |of: usize, len: usize, at: usize| {
+                let biases = self.biases.as_ref();
+                biases.map_or(0.0, |biases| f64::from(biases[of][number * len + at]))
+            };
+            let column =
+                |at: usize| dot(x, &gate_up[at * IN..(at + 1) * IN]) + bias(0, 2 * COLUMNS, at);
             let activated = |at: usize| {
-                let gate = column(at);
-                (gate / (1.0 + (-gate).exp()) * column(COLUMNS + at)) as f32
+                let (gate, up) = (column(at), column(COLUMNS + at));
+                let through = match self.gate {
+                    ExpertGate::Silu => gate / (1.0 + (-gate).exp()) * up,
+                    ExpertGate::Clamped { limit, alpha } => {
+                        let (limit, alpha) = (f64::from(limit), f64::from(alpha));
+                        let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
+                        gate / (1.0 + (-alpha * gate).exp()) * (up + 1.0)
+                    }
+                };
+                through as f32
             };
             let activated: Vec<f32> = (0..COLUMNS).map(activated).collect();
             let activated = rounded(self.element, &activated);
             for (at, sum) in sums.iter_mut().enumerate() {
-                *sum += weight * dot(&activated, &down[at * COLUMNS..(at + 1) * COLUMNS]);
+                let product = dot(&activated, &down[at * COLUMNS..(at + 1) * COLUMNS]);
+                *sum += weight * (product + bias(1, OUT, at));
             }
         }
         sums
@@ -343,21 +377,28 @@ fn routers_multiply_without_rounding() {
             let x = rounded(element, &noise.floats(rows * inputs));
             let router = matrix(&mut gpu, WeightFormat::Float32, &w, inputs);
             assert_eq!(gpu.matrix_bytes(&router), 4 * outputs * inputs);
+            let biases = (seed % 2 == 1).then(|| noise.floats(outputs));
+            let bias = biases.as_ref();
+            let bias = bias.map(|values| gpu.load_vector(values).expect("room"));
             let mut score = |x: &[f32]| {
                 let rows = x.len() / inputs;
                 let x = tensor(&mut gpu, (rows, inputs), Holds::Operand, Some(x));
                 let mut out = tensor(&mut gpu, (rows, outputs), Holds::Sum, None);
-                gpu.matmul(&x, Linear::unbiased(&router), &mut out);
+                let router = Linear {
+                    weight: &router,
+                    bias: bias.as_ref(),
+                };
+                gpu.matmul(&x, router, &mut out);
                 read(&mut gpu, &out)
             };
             let found = score(&x);
             let dot = |at: usize| -> f64 {
                 let x = &x[at / outputs * inputs..][..inputs];
                 let w = &w[at % outputs * inputs..][..inputs];
-                x.iter()
-                    .zip(w)
-                    .map(|(x, w)| f64::from(*x) * f64::from(*w))
-                    .sum()
+                let terms = x.iter().zip(w);
+                let sum: f64 = terms.map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+                let bias = |biases: &Vec<f32>| f64::from(biases[at % outputs]);
+                sum + biases.as_ref().map_or(0.0, bias)
             };
             let exact: Vec<f64> = (0..rows * outputs).map(dot).collect();
             assert_close(&found, &exact, 1e-5);

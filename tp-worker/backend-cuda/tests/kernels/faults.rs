@@ -11,6 +11,7 @@ use crate::support::{Gpu, Noise, SEEDS, assert_close};
 
 const ATTENTION: &str = "faults::attention_is_watched";
 const WIDE: &str = "wide::wide_tiles_are_watched";
+const SINKS: &str = "faults::sinks_are_watched";
 const HEADS: &str = "cells::heads_are_normed_rotated_and_stored";
 const CELLS: &str = "cells::cells_are_copied_one_after_the_other";
 const CHOOSING: &str = "sampling::little_is_chosen_and_watched";
@@ -23,7 +24,7 @@ const ENDS: &str = "blocks::ends_of_blocks_are_those_of_plain_loops";
 const CHAINS: &str = "chains::kernels_that_begin_early_have_the_bits_of_those_that_wait";
 
 /// Name of the fault, script by which `sed` plants it, and the test that has to fail.
-const FAULTS: [(&str, &str, &str); 68] = [
+const FAULTS: [(&str, &str, &str); 79] = [
     (
         "cells too early",
         "/cell_of(a, row, item, begin/,/copy_block/s/__syncthreads();//",
@@ -104,6 +105,36 @@ const FAULTS: [(&str, &str, &str); 68] = [
         "a tile's end",
         "s/item.queries = min(own ? TILE : tile, end - item.query);/item.queries = tile;/",
         ATTENTION,
+    ),
+    (
+        "a sink for each span",
+        "s/fold(sum, part.column., factors);/& if (a.sinks) sum = __fmul_rn(sum, fold_sink(max, weight, a.sinks[query % a.heads]));/",
+        SINKS,
+    ),
+    (
+        "a sink for each span that one item folds",
+        "s/const Factors factors = fold_max(total.max.half., span.max.half.);/& total.weight[half] += 1;/",
+        SINKS,
+    ),
+    (
+        "a sink that sums do not fade by",
+        "s/return factors.total;/return 1.0f;/",
+        SINKS,
+    ),
+    (
+        "a sink that weighs nothing",
+        "s/fold(weight, 1.0f, factors);/fold(weight, 0.0f, factors);/",
+        SINKS,
+    ),
+    (
+        "a sink that is no power of two",
+        "s/__fmul_rn(sink, 1.44.*f))/sink)/",
+        SINKS,
+    ),
+    (
+        "the sink of another head",
+        "s/a.sinks.query % a.heads./a.sinks[0]/; s/a.sinks.head./a.sinks[0]/",
+        SINKS,
     ),
     (
         "wide: cells too early",
@@ -298,6 +329,31 @@ const FAULTS: [(&str, &str, &str); 68] = [
         EXPERTS,
     ),
     (
+        "biases of the first expert",
+        "s/(size_t)of.expert . p.outputs . (p.gated/0 * (p.gated/",
+        EXPERTS,
+    ),
+    (
+        "biases of one half alone",
+        "s/p.outputs . (p.gated ? 2 : 1) : nullptr/p.outputs : nullptr/",
+        EXPERTS,
+    ),
+    (
+        "an unbounded gate",
+        "s/if (gate > p.limit) gate = p.limit;//",
+        EXPERTS,
+    ),
+    (
+        "no lower bound",
+        "s/if (up < -p.limit) up = -p.limit;//",
+        EXPERTS,
+    ),
+    (
+        "a clamped gate of another steepness",
+        "s/expf(-p.alpha . gate)/expf(-gate)/",
+        EXPERTS,
+    ),
+    (
         "attention's items before earlier work is done",
         "/DYNAMIC_SHARED(Stage/,/items = a.work/{s/^ *griddepcontrol_wait();//;s/items = a.work.*$/& griddepcontrol_wait();/}",
         ATTENTION,
@@ -408,12 +464,24 @@ fn every_forgotten_wait_is_found() {
     }
 }
 
-/// Small enough to run for every fault, with a case of each kind.
 #[test]
 #[ignore = "a process of its own, which another test starts"]
 fn attention_is_watched() {
+    watched(&AttentionShape::dense(3, 1, 24, 0.2));
+}
+
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn sinks_are_watched() {
+    watched(&AttentionShape {
+        sinks: true,
+        ..AttentionShape::dense(6, 2, 24, 0.2)
+    });
+}
+
+/// Small enough to run for every fault, with a case of each kind.
+fn watched(&shape: &AttentionShape) {
     let gpu = Gpu::new();
-    let shape = AttentionShape::dense(3, 1, 24, 0.2);
     let made = Attention::new(
         &gpu.context,
         &gpu.compiler,

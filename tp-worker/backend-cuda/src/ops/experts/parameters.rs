@@ -9,6 +9,7 @@ use crate::tensors::RowsParameter;
 pub(super) struct Score {
     pub x: u64,
     pub w: u64,
+    pub bias: u64,
     pub out: u64,
     pub rows: RowsParameter,
     pub outputs: u32,
@@ -53,6 +54,7 @@ pub(super) struct Sort {
 pub(super) struct ExpertProduct {
     pub x: u64,
     pub w: u64,
+    pub biases: u64,
     pub order: u64,
     pub tiles: u64,
     pub count: u64,
@@ -61,6 +63,8 @@ pub(super) struct ExpertProduct {
     pub inputs: u32,
     pub gated: u32,
     pub aligned: u32,
+    pub limit: f32,
+    pub alpha: f32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]

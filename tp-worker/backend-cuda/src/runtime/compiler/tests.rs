@@ -51,7 +51,8 @@ fn programs() -> Vec<(&'static Source, Defines)> {
     }
     all.extend(elements.map(blocks::source));
     all.extend(elements.map(random::source));
-    all.extend(elements.into_iter().flat_map(experts::sources));
+    all.extend(elements.map(experts::source));
+    all.extend(elements.map(experts::products::source));
     all.extend(meter::sources());
     all.push((notes::SOURCE, Defines::new()));
     all.extend(sampling::SOURCES.map(|source| (source, Defines::new())));

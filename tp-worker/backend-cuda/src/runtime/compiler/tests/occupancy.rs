@@ -93,8 +93,7 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
         dynamic,
     });
     let few = few.into_iter().chain([kernel("sum_up", 256)]);
-    let [routes, products_of_experts] = experts::sources(bf16);
-    let each = experts::launched().map(|(name, threads, dynamic)| Kernel {
+    let each = experts::products::launched().map(|(name, threads, dynamic)| Kernel {
         name,
         threads,
         dynamic,
@@ -126,7 +125,7 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
             .into(),
         ),
         (
-            routes,
+            experts::source(bf16),
             vec![
                 kernel("score_1", 128),
                 kernel("score_4", 128),
@@ -136,7 +135,7 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
                 kernel("weigh_choices", 128),
             ],
         ),
-        (products_of_experts, each.into()),
+        (experts::products::source(bf16), each.into()),
         (cells, vec![kernel("rotate_and_store", 128)]),
         (plan, vec![kernel("attention_plan", 32)]),
         (

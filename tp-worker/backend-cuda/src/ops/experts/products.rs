@@ -1,0 +1,139 @@
+//! Products of each expert with the rows that chose it, compiled when a model first asks for them.
+
+use std::sync::Arc;
+
+use lockstep_types::{Activation, ExpertGate};
+
+use super::lists::Lists;
+use super::parameters::ExpertProduct;
+use crate::error::CudaError;
+use crate::kernels::{self, Source};
+use crate::ops::number_of;
+use crate::ops::products::few::Sizes;
+use crate::runtime::{Buffer, Compiler, Context, Defines, Kernel, Module, Stream};
+use crate::tensors::{CudaMatrix, Element, blocks};
+
+/// Threads of a block.
+const THREADS: u32 = 128;
+/// Kernels, with their tiles.
+const SIZES: [Sizes; 4] = Sizes::named(["experts_8", "experts_16", "experts_32", "experts_64"]);
+/// Number of the clamped gate, beside those of activations, as in `experts.cu`.
+const CLAMPED: u32 = 3;
+
+/// Kernels that multiply rows by matrices of experts, for operands of one type.
+pub(crate) struct ExpertProducts {
+    operand: Element,
+    kernels: [(Sizes, Kernel<ExpertProduct>); 4],
+}
+
+/// A product of all experts.
+pub(super) struct Grouped<'a> {
+    /// A matrix of each expert.
+    pub matrices: &'a [CudaMatrix],
+    /// Biases of their outputs, one expert behind the other.
+    pub biases: Option<&'a Buffer<f32>>,
+    /// Address of the list with each place's row of the input; 0 if they are one.
+    pub order: u64,
+    /// Function from gates and what they let through, which are one half of the outputs each.
+    pub gate: Option<ExpertGate>,
+}
+
+impl Grouped<'_> {
+    /// Number of outputs behind a gate.
+    fn outputs(&self) -> usize {
+        let rows = self.matrices[0].rows;
+        if self.gate.is_some() { rows / 2 } else { rows }
+    }
+
+    fn biases(&self) -> u64 {
+        let all = self.matrices.len() * self.matrices[0].rows;
+        let fits = self.biases.is_none_or(|biases| biases.len() == all);
+        assert!(fits, "each output of an expert has a bias, or none has");
+        self.biases.map_or(0, Buffer::address)
+    }
+}
+
+impl ExpertProducts {
+    /// Compiles and loads the kernels.
+    ///
+    /// # Errors
+    /// The errors of [`Compiler::compile`] and [`Module::load`].
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        compiler: &Compiler,
+        operand: Element,
+    ) -> Result<Self, CudaError> {
+        let (source, defines) = source(operand);
+        let module = Module::load(context, &compiler.compile(source, &defines)?)?;
+        let kernel = |sizes: Sizes| -> Result<_, CudaError> {
+            let kernel = module.kernel(sizes.name, THREADS, sizes.shared_bytes())?;
+            Ok((sizes, kernel))
+        };
+        let [first, second, third, fourth] = SIZES.map(kernel);
+        Ok(Self {
+            operand,
+            kernels: [first?, second?, third?, fourth?],
+        })
+    }
+
+    /// Multiplies the rows of each tile by its expert's matrix.
+    pub(super) fn multiply(
+        &self,
+        stream: &Stream,
+        of: &Grouped<'_>,
+        lists: &Lists,
+        x: u64,
+        out: u64,
+    ) -> Result<(), CudaError> {
+        let (outputs, inputs) = (of.outputs(), of.matrices[0].cols);
+        let aligned = (inputs * self.operand.bytes()).is_multiple_of(16);
+        let (gated, limit, alpha) = numbers(of.gate);
+        let parameters = ExpertProduct {
+            x,
+            w: CudaMatrix::addresses(stream, of.matrices)?,
+            biases: of.biases(),
+            order: of.order,
+            tiles: lists.tiles,
+            count: lists.count,
+            out,
+            outputs: outputs as u32,
+            inputs: inputs as u32,
+            gated,
+            aligned: u32::from(aligned),
+            limit,
+            alpha,
+        };
+        let [smaller @ .., largest] = &self.kernels;
+        let fits = |(sizes, _): &&(Sizes, Kernel<ExpertProduct>)| lists.height <= sizes.rows;
+        let (sizes, kernel) = smaller.iter().find(fits).unwrap_or(largest);
+        let tiles = blocks(of.matrices[0].rows, sizes.outputs);
+        // SAFETY: the caller's arrays have room for all places.
+        unsafe { kernel.launch(stream, [tiles, lists.most_tiles as u32, 1], &parameters) }
+    }
+}
+
+/// Number of a gate's function, its limit and its alpha, as kernels have them.
+fn numbers(gate: Option<ExpertGate>) -> (u32, f32, f32) {
+    match gate {
+        None => (0, 0.0, 0.0),
+        Some(ExpertGate::Silu) => (number_of(Activation::Silu), 0.0, 0.0),
+        Some(ExpertGate::Clamped { limit, alpha }) => (CLAMPED, limit, alpha),
+    }
+}
+
+/// Source to compile, with its macros.
+pub(crate) fn source(operand: Element) -> (&'static Source, Defines) {
+    let is_bf16 = u32::from(operand == Element::Bf16);
+    let defines = vec![
+        ("OPERAND", operand.name().to_owned()),
+        ("OPERAND_IS_BF16", is_bf16.to_string()),
+        ("TRIGGERS_AT_HALF", "0".to_owned()),
+    ];
+    (&kernels::EXPERTS, defines)
+}
+
+/// Name, threads and bytes of shared memory of each kernel.
+#[cfg(test)]
+pub(crate) fn launched() -> [(&'static str, usize, usize); 4] {
+    SIZES.map(|sizes| (sizes.name, THREADS as usize, sizes.shared_bytes()))
+}
