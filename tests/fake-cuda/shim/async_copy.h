@@ -11,7 +11,8 @@ namespace cuda_on_host {
 struct Copy {
     unsigned char* to;
     const unsigned char* from;
-    unsigned bytes;         // of 16; the rest becomes zero
+    unsigned bytes;         // of `all`; the rest becomes zero
+    unsigned all;
     bool early;             // begun before earlier work was done
     Place place;            // where it began
     unsigned char seen[16]; // its source at that time, if it is early
@@ -22,7 +23,7 @@ struct Copy {
             give_up();
         }
         memcpy(to, from, bytes);
-        memset(to + bytes, 0, 16 - bytes);
+        memset(to + bytes, 0, all - bytes);
     }
 };
 
@@ -61,16 +62,13 @@ inline void forget_landed() {
     if (mine.taken == mine.ends.size() && (mine.ends.empty() || mine.ends.back() == mine.all.size())) mine.clear();
 }
 
-} // namespace cuda_on_host
-
-inline void cp_async_16(void* shared, const void* global, unsigned bytes = 16,
-                        CUDA_ON_HOST_CALL) {
-    using namespace cuda_on_host;
-    if (((uintptr_t)shared | (uintptr_t)global) % 16 || bytes > 16) {
-        note(MISALIGNED_ADDRESS, "cp.async of %u bytes from %p to %p at %s:%d", bytes, global, shared, file, line);
+// Begins a copy of `bytes` bytes to a place of `all`.
+inline void begin_copy(void* shared, const void* global, unsigned bytes, unsigned all, Place place) {
+    if (((uintptr_t)shared | (uintptr_t)global) % all || bytes > all) {
+        note(MISALIGNED_ADDRESS, "cp.async of %u bytes from %p to %p at %s:%d", bytes, global, shared, place.file, place.line);
         give_up();
     }
-    Copy copy = {(unsigned char*)shared, (const unsigned char*)global, bytes, block->early, {file, line}, {}};
+    Copy copy = {(unsigned char*)shared, (const unsigned char*)global, bytes, all, block->early, place, {}};
     // A copy may read its source at once. Sanitizers see that it does: they look into no memcpy.
     for (unsigned i = 0; copy.early && i < bytes; i++) copy.seen[i] = copy.from[i];
     {
@@ -82,6 +80,17 @@ inline void cp_async_16(void* shared, const void* global, unsigned bytes = 16,
         }
     }
     copy.land();
+}
+
+} // namespace cuda_on_host
+
+inline void cp_async_16(void* shared, const void* global, unsigned bytes = 16,
+                        CUDA_ON_HOST_CALL) {
+    cuda_on_host::begin_copy(shared, global, bytes, 16, {file, line});
+}
+inline void cp_async_4(void* shared, const void* global, unsigned bytes = 4,
+                       CUDA_ON_HOST_CALL) {
+    cuda_on_host::begin_copy(shared, global, bytes, 4, {file, line});
 }
 
 inline void cp_async_commit_group() {

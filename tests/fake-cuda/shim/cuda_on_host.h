@@ -24,11 +24,13 @@
 //   ldmatrix_x4(r, row)                ldmatrix, plain and .trans
 //   ldmatrix_x4_trans(r, row)
 //   cp_async_16(shared, global, bytes) cp.async.cg, the rest of 16 is zero
+//   cp_async_4(shared, global, bytes)  cp.async.ca of 4 bytes, or zeros
 //   cp_async_commit_group()
 //   cp_async_wait_group<n>()
 //   cp_async_bulk_prefetch_L2(global, bytes)   cp.async.bulk.prefetch.L2
 //   cvt_rn_bf16(x)                     cvt.rn.bf16.f32, as its 16 bits
 //   cvt_rn_bf16x2(low, high)           cvt.rn.bf16x2.f32, two of them
+//   mul_bf16x2(a, b)                   fma.rn.bf16x2 with -0
 //   griddepcontrol_launch_dependents() griddepcontrol.launch_dependents
 //   griddepcontrol_wait()              griddepcontrol.wait
 //   DYNAMIC_SHARED(type, name)         extern __shared__

@@ -107,3 +107,8 @@ inline unsigned short cvt_rn_bf16(float x) {
     return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 inline unsigned cvt_rn_bf16x2(float low, float high) { return cvt_rn_bf16(low) | unsigned(cvt_rn_bf16(high)) << 16; }
+inline unsigned mul_bf16x2(unsigned a, unsigned b) {
+    auto low = [](unsigned x) { return __uint_as_float(x << 16); };
+    auto high = [](unsigned x) { return __uint_as_float(x & 0xffff0000u); };
+    return cvt_rn_bf16x2(low(a) * low(b), high(a) * high(b));
+}

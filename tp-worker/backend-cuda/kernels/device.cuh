@@ -14,6 +14,13 @@
     extern __shared__ __align__(16) unsigned char name##_bytes[]; \
     type* name = (type*)name##_bytes
 
+// The products of two pairs of bf16, each to nearest. As a multiply-add, since a product alone needs
+// 9.0; numbers below the normal ones stay.
+__device__ inline unsigned mul_bf16x2(unsigned a, unsigned b) {
+    unsigned bits;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(bits) : "r"(a), "r"(b), "r"(0x80008000u));
+    return bits;
+}
 // To nearest, ties to even.
 __device__ inline unsigned short cvt_rn_bf16(float x) {
     unsigned short bits;
@@ -47,6 +54,11 @@ __device__ inline void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
 // Copies `bytes` to shared memory, which gets zeros for the rest of 16.
 __device__ inline void cp_async_16(void* shared, const void* global, unsigned bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+        :: "r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global), "r"(bytes) : "memory");
+}
+// Copies four bytes to shared memory, or zeros where `bytes` is 0.
+__device__ inline void cp_async_4(void* shared, const void* global, unsigned bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
         :: "r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global), "r"(bytes) : "memory");
 }
 __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }

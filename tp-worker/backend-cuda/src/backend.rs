@@ -25,7 +25,7 @@ use crate::drafting::{ChainKernels, TreeKernels};
 use crate::error::CudaError;
 use crate::exchange::{CollectiveOptions, NoteBuffers, RankExchange};
 use crate::formats::Loaders;
-use crate::ops::{BlockOps, ExpertOps, Products, RowwiseOps};
+use crate::ops::{BlockOps, ExpertOps, ExpertProducts, Products, RowwiseOps};
 use crate::passes::{Ledger, Lists, Recorded};
 use crate::runtime::{Compiler, Context, Meter, Stopwatch, Stream};
 use crate::tensors::{CudaTensor, Element, RowsParameter};
@@ -66,6 +66,8 @@ pub struct CudaBackend {
     blocks: Option<Arc<BlockOps>>,
     /// Operations of mixtures of experts; `None` until a mixture is loaded.
     experts: Option<Arc<ExpertOps>>,
+    /// Kernels that multiply by experts, for each form of matrices that was loaded.
+    expert_products: Vec<Arc<ExpertProducts>>,
     /// Tokens of the batch that the last attention of the pass was for.
     attended: Option<RowsParameter>,
     products: Products,
@@ -113,6 +115,7 @@ impl CudaBackend {
             operations: RowwiseOps::new(&context, &compiler, operand)?,
             blocks: None,
             experts: None,
+            expert_products: Vec::new(),
             attended: None,
             products: Products::new(&context, &compiler, operand)?,
             attention: Vec::new(),

@@ -9,6 +9,7 @@ use lockstep_types::{CollectiveBackend, Dtype};
 use crate::backend::TokenSampler;
 use crate::drafting::ChainKernels;
 use crate::exchange::{HostExchange, nccl::charge};
+use crate::formats::mxfp4;
 use crate::ops::{WORKSPACE, WorkLimits};
 use crate::passes::{Inputs, Lists};
 use crate::tensors::{Element, left, share, whole};
@@ -40,6 +41,7 @@ impl CudaMemory {
     /// Bytes of a matrix's values.
     fn weight_bytes(&self, matrix: MatrixShape) -> u64 {
         let element = match matrix.format {
+            WeightFormat::Mxfp4 => return mxfp4::bytes(matrix.rows, matrix.cols) as u64,
             WeightFormat::Float32 => Element::F32,
             _ => self.operand,
         };

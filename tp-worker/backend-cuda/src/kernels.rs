@@ -18,6 +18,8 @@ pub struct Source {
 const DEVICE: (&str, &str) = ("device.cuh", include_str!("../kernels/device.cuh"));
 const BATCH: (&str, &str) = ("batch.cuh", include_str!("../kernels/batch.cuh"));
 const FEW_ROWS_TILES: (&str, &str) = ("few_rows.cuh", include_str!("../kernels/few_rows.cuh"));
+const EXPERT_TILES: (&str, &str) = ("experts.cuh", include_str!("../kernels/experts.cuh"));
+const MXFP4: (&str, &str) = ("mxfp4.cuh", include_str!("../kernels/mxfp4.cuh"));
 const ROUTES: (&str, &str) = ("routes.cuh", include_str!("../kernels/routes.cuh"));
 const SUMS: (&str, &str) = ("sums.cuh", include_str!("../kernels/sums.cuh"));
 const SOFTMAX: (&str, &str) = ("softmax.cuh", include_str!("../kernels/softmax.cuh"));
@@ -61,7 +63,12 @@ pub(crate) const ROUTE: Source = Source {
 pub(crate) const EXPERTS: Source = Source {
     name: "experts.cu",
     text: include_str!("../kernels/experts.cu"),
-    headers: &[DEVICE, SUMS, FEW_ROWS_TILES, ROUTES],
+    headers: &[DEVICE, SUMS, FEW_ROWS_TILES, ROUTES, EXPERT_TILES],
+};
+pub(crate) const EXPERTS_MXFP4: Source = Source {
+    name: "experts_mxfp4.cu",
+    text: include_str!("../kernels/experts_mxfp4.cu"),
+    headers: &[DEVICE, SUMS, FEW_ROWS_TILES, ROUTES, EXPERT_TILES, MXFP4],
 };
 pub(crate) const CELLS: Source = Source {
     name: "cells.cu",

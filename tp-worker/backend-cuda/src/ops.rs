@@ -15,6 +15,7 @@ pub use attention::{
 pub use blocks::BlockOps;
 pub(crate) use blocks::number_of;
 pub use experts::check_experts;
+pub(crate) use experts::products::ExpertProducts;
 pub(crate) use experts::{ExpertOps, MixtureSpace};
 pub use indices::Indices;
 pub(crate) use indices::IndicesParameter;

@@ -17,7 +17,7 @@ pub use e8m0::E8m0;
 pub use floats::{CheckpointDtype, HostFloats};
 pub use form::{HostBlock, HostForm};
 pub use fp8::{HostFp8, ScaleGrid, ScalePart};
-pub use mxfp4::HostMxfp4;
+pub use mxfp4::{HostMxfp4, Mxfp4Group};
 pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
 pub use turned::{HostTurned, Outputs};
 

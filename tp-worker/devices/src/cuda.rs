@@ -108,11 +108,6 @@ impl Device for CudaBackend {
         cached: KvCacheDtype,
     ) -> Result<(), DeviceError> {
         let served = || -> Result<(), CudaError> {
-            if heads.sinks {
-                return Err(CudaError::Unsupported(
-                    "attention with sinks runs on processors alone: give --device cpu".to_owned(),
-                ));
-            }
             let gpu = Gpu::find(options.device.base_gpu_id)?;
             Attention::check(&gpu, heads, Element::cached(cached)?)
         };

@@ -80,11 +80,6 @@ impl Case {
         self.model.layers.iter().any(|layer| layer.norms.after())
     }
 
-    /// Returns true for attention with sinks.
-    fn has_sinks(&self) -> bool {
-        self.model.attentions().any(|layer| layer.sinks)
-    }
-
     /// Returns true for a mixture of experts.
     fn is_mixture(&self) -> bool {
         let mixed = |layer: &LayerSpec| matches!(layer.mlp, Mlp::Experts(_));
@@ -158,12 +153,11 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit and 4-bit floats, attention with
-/// sinks, and heads whose width is no multiple of 8.
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, and heads whose width is
+/// no multiple of 8.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
-    let floats = |case: &Case| case.model.checkpoint == CheckpointFormat::Floats;
+    let served = |case: &Case| !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
     let whole = |layer: &LayerSpec| layer.attention().head_dim.is_multiple_of(8);
-    let served = move |case: &Case| floats(case) && !case.has_sinks();
     cases().filter(move |(_, case)| served(case) && case.model.layers.iter().all(whole))
 }
 

@@ -89,6 +89,8 @@ fn experts_are_served_on_gpus() {
         ("qwen3_moe", 2, None),
         ("qwen3_moe", 4, Some("experts of 7 columns on a rank")),
         ("qwen3_fp8", 1, Some("FP8")),
+        ("gpt_oss", 2, None),
+        ("gpt_oss_mxfp4", 2, None),
     ] {
         let setup = Setup {
             context: 256,
@@ -106,24 +108,6 @@ fn experts_are_served_on_gpus() {
         }
         let chosen = setup.config_on(DeviceArg::Auto).unwrap().device.kind;
         assert_eq!(chosen == DeviceKind::Cuda, served, "{name}");
-    }
-}
-
-/// So does attention with sinks.
-#[test]
-fn sinks_are_refused_on_gpus() {
-    for name in ["gpt_oss", "gpt_oss_mxfp4"] {
-        let setup = Setup {
-            context: 256,
-            ..Setup::random(name, Dtype::Bfloat16, 1)
-        };
-        let error = setup.config_on(DeviceArg::Cuda).err().unwrap().to_string();
-        let named = ["processors alone", "MXFP4"]
-            .iter()
-            .any(|why| error.contains(why));
-        assert!(named && error.contains("--device cpu"), "{error}");
-        let chosen = setup.config_on(DeviceArg::Auto).unwrap().device.kind;
-        assert_eq!(chosen, DeviceKind::Cpu, "{name}");
     }
 }
 

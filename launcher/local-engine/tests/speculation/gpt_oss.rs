@@ -1,11 +1,11 @@
 //! A model with layers of gpt-oss: sinks, windows in some layers, experts in MXFP4. Its texts have
-//! the same bits with chunks, cached prefixes, drafts and trees, on ranks and DP ranks.
+//! the same bits with chunks, cached prefixes, drafts and trees, on ranks and DP ranks, and on GPUs.
 
 use lockstep_types::Dtype;
 
 use crate::{
     setup::{Algorithm, Layers, Setup, Shape},
-    two_caches::{SPLITS, answers, jobs, same, with_drafts},
+    two_caches::{SPLITS, answers, jobs, jobs_of_devices, on_gpus, same, with_drafts},
     windows::{cold_and_warm, jobs_with_stems},
 };
 
@@ -76,5 +76,21 @@ fn drafts_change_no_bit() {
     for split in [(1, 1), (2, 2)] {
         accepted += with_drafts(&plain(Dtype::Float32, split), &jobs, &drafts);
     }
+    assert!(accepted > 0);
+}
+
+/// The device attends beside sinks, multiplies by packed experts, drafts and chooses.
+#[test]
+fn drafts_on_gpus_change_no_bit() {
+    let _alone = crate::cuda::ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _order = lockstep_fake_cuda::order_of_threads(3);
+    let drafts = [
+        (Algorithm::Ngram, Shape::TREE, 4),
+        (Algorithm::Standalone, Shape::chain(3), 16),
+    ];
+    let plain = on_gpus(&plain(Dtype::Bfloat16, (1, 1)));
+    let accepted = with_drafts(&plain, &jobs_of_devices(12), &drafts);
     assert!(accepted > 0);
 }

@@ -6,9 +6,9 @@ use lockstep_backend::{ExpertSpace, Experts, Linear};
 
 use super::CudaBackend;
 use crate::error::CudaError;
-use crate::ops::{ExpertOps, MixtureSpace};
+use crate::ops::{ExpertOps, ExpertProducts, MixtureSpace};
 use crate::runtime::Buffer;
-use crate::tensors::{CudaMatrix, CudaTensor, RowsParameter};
+use crate::tensors::{CudaMatrix, CudaTensor, MatrixForm, RowsParameter};
 
 impl CudaBackend {
     /// Returns the product of a router.
@@ -56,7 +56,23 @@ impl CudaBackend {
             products: &mut products.floats,
             out: &mut out.floats,
         };
-        self.mixtures()?.run(&self.stream, &w, rows, space)
+        let kernels = [w.gate_up, w.down].map(|own| self.expert_products(own[0].form));
+        let [first, second] = kernels;
+        let kernels = [&*first?, &*second?];
+        let mixtures = self.mixtures()?;
+        mixtures.run(&self.stream, &w, kernels, rows, space)
+    }
+
+    /// Returns the kernels that multiply by matrices of a form. The first call compiles them.
+    fn expert_products(&mut self, form: MatrixForm) -> Result<Arc<ExpertProducts>, CudaError> {
+        let made = self.expert_products.iter().find(|made| made.serve(form));
+        if let Some(made) = made {
+            return Ok(made.clone());
+        }
+        let (context, compiler) = (self.stream.context(), &self.compiler);
+        let made = Arc::new(ExpertProducts::new(context, compiler, self.operand, form)?);
+        self.expert_products.push(made.clone());
+        Ok(made)
     }
 
     /// Rows of an operation on `rows` rows. Where they are the tokens of a batch that was padded,

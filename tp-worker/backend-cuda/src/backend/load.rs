@@ -7,7 +7,7 @@ use crate::error::CudaError;
 use crate::formats::Device;
 use crate::ops::Product;
 use crate::runtime::Buffer;
-use crate::tensors::CudaMatrix;
+use crate::tensors::{CudaMatrix, MatrixForm};
 
 impl CudaBackend {
     /// See [`lockstep_backend::Memory::load_matrix`].
@@ -22,7 +22,7 @@ impl CudaBackend {
             operand: self.operand,
         };
         let weights = self.loaders.load(device, matrix, format)?;
-        if !weights.is_router {
+        if weights.form == MatrixForm::Floats {
             self.products.prepare(Product::of(&weights), 1)?;
         }
         Ok(weights)

@@ -45,7 +45,7 @@ impl Ops for CudaBackend {
     ) {
         let width = table.cols;
         out.expect(inputs.tokens().most(), width, "the embedding's output");
-        let (table, out) = (&table.floats, &mut out.floats);
+        let (table, out) = (table.floats(), &mut out.floats);
         let rows = (first, scale);
         let done = self
             .operations
@@ -361,6 +361,6 @@ fn norms_of<'a>(op: &Attend<'a, CudaMatrix, Buffer<f32>, Rope>) -> HeadNorms<'a>
 fn beside_of<'a>(op: &Attend<'a, CudaMatrix, Buffer<f32>, Rope>) -> Beside<'a> {
     Beside {
         sinks: op.sinks,
-        next: op.next.map(|matrix| &matrix.floats),
+        next: op.next.map(CudaMatrix::floats),
     }
 }

@@ -7,7 +7,7 @@ use super::CudaBackend;
 use crate::error::CudaError;
 use crate::ops::{Operands, Product};
 use crate::runtime::Buffer;
-use crate::tensors::{CudaMatrix, CudaTensor, Rows};
+use crate::tensors::{CudaMatrix, CudaTensor, MatrixForm, Rows};
 
 /// A weight matrix with its bias.
 type Weights<'a> = Linear<'a, CudaMatrix, Buffer<f32>>;
@@ -20,7 +20,7 @@ impl CudaBackend {
         w: Weights<'_>,
         out: &mut CudaTensor,
     ) -> Result<(), CudaError> {
-        if w.weight.is_router {
+        if w.weight.form == MatrixForm::Router {
             return self.score_experts(x, w, out);
         }
         let operands = operands(x, &w, self.chains.rows(x.rows()), out);
@@ -91,7 +91,7 @@ pub(super) fn operands<'a>(
     out.expect(rows.most(), weight.rows, "the matrix product's output");
     Operands {
         x: &x.floats,
-        w: &weight.floats,
+        w: weight.floats(),
         bias: w.bias,
         product: Product::of(weight),
         rows,

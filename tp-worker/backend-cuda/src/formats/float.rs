@@ -1,42 +1,22 @@
 //! Matrices of floats in the type of operands: uploaded from a checkpoint, or generated.
 
-mod slabs;
-mod uploads;
-
-use std::sync::Arc;
-
 use lockstep_backend::{HostMatrix, RandomMatrix};
 
-use super::Device;
+use super::uploads::{missing, write};
+use super::{Device, Transport};
 use crate::error::CudaError;
 use crate::ops::Random;
-use crate::runtime::Context;
 use crate::tensors::{CudaMatrix, Element, Floats};
-use slabs::Slabs;
-use uploads::Uploads;
 
-/// Working memory and kernels that bring floats to the device.
+/// Kernels that make floats on the device.
+#[derive(Default)]
 pub(super) struct FloatLoader {
-    uploads: Uploads,
-    slabs: Slabs,
     /// Generators for random weights: of operands, and of routers where those differ. `None` until
     /// some are requested.
     random: [Option<Random>; 2],
 }
 
 impl FloatLoader {
-    /// Allocates the working memory.
-    ///
-    /// # Errors
-    /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
-    pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
-        Ok(Self {
-            uploads: Uploads::new(context)?,
-            slabs: Slabs::default(),
-            random: [None, None],
-        })
-    }
-
     /// Brings a matrix to the device.
     ///
     /// # Errors
@@ -44,9 +24,10 @@ impl FloatLoader {
     pub(super) fn load(
         &mut self,
         device: Device<'_>,
+        transport: &mut Transport,
         matrix: &HostMatrix<'_>,
     ) -> Result<CudaMatrix, CudaError> {
-        let floats = self.floats(device, matrix)?;
+        let floats = self.floats(device, transport, matrix)?;
         Ok(CudaMatrix::new(floats, matrix.rows(), matrix.cols(), false))
     }
 
@@ -57,35 +38,48 @@ impl FloatLoader {
     pub(super) fn load_router(
         &mut self,
         device: Device<'_>,
+        transport: &mut Transport,
         matrix: &HostMatrix<'_>,
     ) -> Result<CudaMatrix, CudaError> {
         let device = Device {
             operand: Element::F32,
             ..device
         };
-        let floats = self.floats(device, matrix)?;
+        let floats = self.floats(device, transport, matrix)?;
         Ok(CudaMatrix::new(floats, matrix.rows(), matrix.cols(), true))
     }
 
-    fn floats(&mut self, device: Device<'_>, matrix: &HostMatrix<'_>) -> Result<Floats, CudaError> {
+    fn floats(
+        &mut self,
+        device: Device<'_>,
+        Transport { uploads, slabs }: &mut Transport,
+        matrix: &HostMatrix<'_>,
+    ) -> Result<Floats, CudaError> {
+        let Device {
+            stream, operand, ..
+        } = device;
         let (rows, cols) = (matrix.rows(), matrix.cols());
-        let (context, len) = (device.stream.context(), rows.saturating_mul(cols));
-        let mut floats = self.slabs.floats(context, device.operand, len)?;
+        let len = rows.saturating_mul(cols);
+        let bytes = len.saturating_mul(operand.bytes());
+        let memory = slabs.room(stream.context(), bytes)?;
+        let mut floats = Floats::in_bytes(memory, operand, len);
         match matrix {
-            HostMatrix::Floats(source) => {
-                self.uploads.matrix(device.stream, source, &mut floats)?;
+            HostMatrix::Floats(source) => uploads.floats(stream, source, &mut floats)?,
+            HostMatrix::Turned(_) | HostMatrix::Mxfp4(_) => {
+                if let Some(row) = matrix.missing_row() {
+                    return Err(missing(row));
+                }
+                let (form, mut values) = (matrix.form(), vec![0.0; cols]);
+                let shape = (rows, cols * operand.bytes());
+                uploads.rows(stream, floats.memory(), 0, shape, |row, bytes| {
+                    form.read(row, 0, &mut values);
+                    write(values.iter().copied(), operand, bytes);
+                })?;
             }
-            HostMatrix::Turned(_) | HostMatrix::Fp8(_) | HostMatrix::Mxfp4(_) => {
-                return Err(super::unserved());
-            }
+            HostMatrix::Fp8(_) => return Err(super::unserved()),
             HostMatrix::Random(random) => self.generate(device, random, &mut floats)?,
         }
         Ok(floats)
-    }
-
-    /// Says that a model's matrices are loaded.
-    pub(super) fn finish(&mut self) {
-        self.slabs.close();
     }
 
     /// Queues the generation of `matrix` in `out`.

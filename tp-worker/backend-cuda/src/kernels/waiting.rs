@@ -2,7 +2,7 @@
 
 /// Kernels whose blocks all call `griddepcontrol_wait`, in alphabetical order. Before the wait
 /// they read only what no pass writes, and write nothing.
-const WAITING: [&str; 50] = [
+const WAITING: [&str; 54] = [
     "accept",
     "activate",
     "attend",
@@ -28,6 +28,10 @@ const WAITING: [&str; 50] = [
     "experts_32",
     "experts_64",
     "experts_8",
+    "experts_mxfp4_16",
+    "experts_mxfp4_32",
+    "experts_mxfp4_64",
+    "experts_mxfp4_8",
     "follow",
     "join_columns",
     "product_16",

@@ -66,7 +66,6 @@ pub(crate) struct ExpertOps {
     scores: [(usize, Kernel<Score>); 3],
     route: Kernel<Route>,
     sort: Kernel<Sort>,
-    products: ExpertProducts,
     weigh: Kernel<Weigh>,
 }
 
@@ -107,7 +106,6 @@ impl ExpertOps {
             scores: [one?, four?, many?],
             route: routes.kernel("route", THREADS, 0)?,
             sort: routes.kernel("sort_choices", SORTERS, 0)?,
-            products: ExpertProducts::new(context, compiler, operand)?,
             weigh: routes.kernel("weigh_choices", THREADS, 0)?,
         })
     }
@@ -130,7 +128,7 @@ impl ExpertOps {
         let (most, outputs, inputs) = (rows.most(), router.rows, router.cols);
         x.expect(self.operand, most * inputs, "the router's input");
         router
-            .floats
+            .floats()
             .expect(Element::F32, outputs * inputs, "a router");
         out.expect(Element::F32, most * outputs, "the router's output");
         assert!(
@@ -139,7 +137,7 @@ impl ExpertOps {
         );
         let parameters = Score {
             x: x.address(),
-            w: router.floats.address(),
+            w: router.floats().address(),
             bias: bias.map_or(0, Buffer::address),
             out: out.address(),
             rows,
@@ -156,7 +154,8 @@ impl ExpertOps {
         unsafe { kernel.launch(stream, grid, &parameters) }
     }
 
-    /// Runs a mixture behind its router: see [`lockstep_backend::Ops::experts`].
+    /// Runs a mixture behind its router: see [`lockstep_backend::Ops::experts`]. The kernels are
+    /// those for gate and up, and for the projection behind them.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], [`CudaError::Driver`].
@@ -167,6 +166,7 @@ impl ExpertOps {
         &self,
         stream: &Stream,
         w: &Experts<'_, CudaMatrix, Buffer<f32>>,
+        kernels: [&ExpertProducts; 2],
         rows: RowsParameter,
         space: MixtureSpace<'_>,
     ) -> Result<(), CudaError> {
@@ -197,7 +197,7 @@ impl ExpertOps {
         x.expect(self.operand, most * gate_up.cols, "inputs of experts");
         activated.expect(self.operand, lists.choices * down.cols, "activated columns");
         let (from, to) = (x.address(), activated.address());
-        self.products.multiply(stream, &first, &lists, from, to)?;
+        kernels[0].multiply(stream, &first, &lists, from, to)?;
         let second = Grouped {
             matrices: w.down,
             biases: w.down_bias,
@@ -207,7 +207,7 @@ impl ExpertOps {
         let len = lists.choices * down.rows;
         products.expect(Element::F32, len, "results of experts");
         let (from, to) = (activated.address(), products.address());
-        self.products.multiply(stream, &second, &lists, from, to)?;
+        kernels[1].multiply(stream, &second, &lists, from, to)?;
         out.expect(Element::F32, most * down.rows, "the mixture's output");
         let parameters = Weigh {
             products: products.address(),

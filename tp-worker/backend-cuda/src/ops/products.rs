@@ -42,7 +42,7 @@ impl Product {
         Self {
             outputs: weights.rows,
             inputs: weights.cols,
-            element: weights.floats.element(),
+            element: weights.floats().element(),
         }
     }
 }

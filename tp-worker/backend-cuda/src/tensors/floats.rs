@@ -97,18 +97,17 @@ impl Floats {
         })
     }
 
-    /// Takes a part of `memory`, from byte `at` on, for `len` floats.
+    /// Makes an array of `len` floats in `bytes`.
     ///
     /// # Panics
-    /// Panics if the floats lie outside of it.
-    pub(crate) fn part_of(
-        memory: Arc<Buffer<u8>>,
-        at: usize,
-        element: Element,
-        len: usize,
-    ) -> Self {
+    /// Panics if they do not fill it.
+    pub(crate) fn in_bytes(bytes: Buffer<u8>, element: Element, len: usize) -> Self {
+        assert!(
+            bytes.len() == len * element.bytes(),
+            "floats fill their memory"
+        );
         Self {
-            bytes: Buffer::part_of(memory, at, len * element.bytes()),
+            bytes,
             element,
             len,
         }
@@ -212,6 +211,11 @@ impl Floats {
         at: usize,
     ) -> Result<(), CudaError> {
         from.send(stream, part, &mut self.bytes, at)
+    }
+
+    /// The array's memory.
+    pub(crate) fn memory(&mut self) -> &mut Buffer<u8> {
+        &mut self.bytes
     }
 
     /// Sets all bytes to `byte`; 255 makes NaNs.

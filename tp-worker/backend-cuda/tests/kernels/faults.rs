@@ -18,13 +18,14 @@ const CHOOSING: &str = "sampling::little_is_chosen_and_watched";
 const MASKS: &str = "sampling::a_few_masks_are_watched";
 const FEW_ROWS: &str = "products::few_rows_are_watched";
 const EXPERTS: &str = "experts::experts_are_watched";
+const PACKED: &str = "experts::packed_experts_are_watched";
 const WINDOWS: &str = "attention::windows_show_the_nearest_positions";
 const NORMS: &str = "rowwise::norms_are_those_of_plain_loops";
 const ENDS: &str = "blocks::ends_of_blocks_are_those_of_plain_loops";
 const CHAINS: &str = "chains::kernels_that_begin_early_have_the_bits_of_those_that_wait";
 
 /// Name of the fault, script by which `sed` plants it, and the test that has to fail.
-const FAULTS: [(&str, &str, &str); 79] = [
+const FAULTS: [(&str, &str, &str); 86] = [
     (
         "cells too early",
         "/cell_of(a, row, item, begin/,/copy_block/s/__syncthreads();//",
@@ -352,6 +353,41 @@ const FAULTS: [(&str, &str, &str); 79] = [
         "a clamped gate of another steepness",
         "s/expf(-p.alpha . gate)/expf(-gate)/",
         EXPERTS,
+    ),
+    (
+        "packed weights too early, or too late",
+        "s/__syncthreads(); *.. the chunk of packed weights is there.*//",
+        PACKED,
+    ),
+    (
+        "no wait for packed weights",
+        "/chunk < chunks; chunk++/,/packed weights/s/cp_async_wait_group<STAGES - 2>();//",
+        PACKED,
+    ),
+    (
+        "exponents of the part before",
+        "s/.output. >> 8 . part & 0xff/[output] >> 8 * (part ? part - 1 : 0) \\& 0xff/",
+        PACKED,
+    ),
+    (
+        "a sign of another pair",
+        "s/TO_SIGN = 0x2130/TO_SIGN = 0x2103/",
+        PACKED,
+    ),
+    (
+        "parts at one place",
+        "s/(part ^ output . 2 % PARTS)/part % 2/",
+        PACKED,
+    ),
+    (
+        "ups of another gate",
+        "s/up ? number + a.outputs : number, number/up ? number + a.outputs - 1 : number, number/",
+        PACKED,
+    ),
+    (
+        "parts past a row's end",
+        "s/from.there && number < w.each;/from.there;/",
+        PACKED,
     ),
     (
         "attention's items before earlier work is done",

@@ -94,6 +94,64 @@ impl<'a> HostForm<'a> for HostMxfp4<'a> {
     }
 }
 
+/// 32 columns of a row as 4-bit floats, which share an exponent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mxfp4Group {
+    /// The floats, in the low half of a byte each. Those behind the row's last column are zeros.
+    pub codes: [u8; HostMxfp4::GROUP],
+    /// The exponent (e8m0). Where it is no number, all floats are zeros.
+    pub exponent: u8,
+}
+
+impl Mxfp4Group {
+    /// Returns the columns of row `row` of `matrix` from `from` on, a multiple of 32. A checkpoint's
+    /// groups stay what they are. Other floats are rounded.
+    pub fn of(matrix: &HostMatrix<'_>, row: usize, from: usize) -> Self {
+        let count = HostMxfp4::GROUP.min(matrix.cols().saturating_sub(from));
+        match matrix {
+            HostMatrix::Mxfp4(stored) if stored.skipped == 0 => {
+                Self::stored(stored, row, from, count)
+            }
+            other => Self::rounded(other, row, from, count),
+        }
+    }
+
+    fn stored(stored: &HostMxfp4<'_>, row: usize, from: usize, count: usize) -> Self {
+        let (mut codes, mut exponent) = ([0; HostMxfp4::GROUP], 0);
+        if let Some((bytes, exponents)) = stored.row(row) {
+            exponent = exponents[from / HostMxfp4::GROUP];
+            let pairs = &bytes[from / 2..][..count.div_ceil(2)];
+            for (codes, pair) in codes.chunks_exact_mut(2).zip(pairs) {
+                (codes[0], codes[1]) = (pair & 15, pair >> 4);
+            }
+            codes[count..].fill(0);
+            if E8m0(exponent).value().is_nan() {
+                codes.fill(0);
+            }
+        }
+        Self { codes, exponent }
+    }
+
+    /// The exponent brings the largest magnitude just below the largest number, as the format's
+    /// specification suggests.
+    fn rounded(matrix: &HostMatrix<'_>, row: usize, from: usize, count: usize) -> Self {
+        let mut values = [0.0f32; HostMxfp4::GROUP];
+        matrix.form().read(row, from, &mut values[..count]);
+        if values.iter().any(|value| !value.is_finite()) {
+            return Self {
+                codes: [0; HostMxfp4::GROUP],
+                exponent: u8::MAX,
+            };
+        }
+        let largest = values.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        // The exponent of the largest number is 2.
+        let exponent = (largest.to_bits() >> 23).saturating_sub(2) as u8;
+        let power = E8m0(exponent).value();
+        let codes = values.map(|value| E2m1::nearest(value / power).0 & 15);
+        Self { codes, exponent }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

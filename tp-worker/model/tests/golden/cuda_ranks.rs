@@ -54,8 +54,8 @@ fn run(
     check(&name, &case.golden, &found, tolerance, clear_gap);
 }
 
-/// Covers biases, a head of its own, norms of heads and mixtures of experts, on splits and in types
-/// by turns.
+/// Covers biases, a head of its own, norms of heads, mixtures of experts, and sinks with packed
+/// experts, on splits and in types by turns.
 #[test]
 fn ranks_share_a_model_whichever_way_their_data_goes() {
     let names = [
@@ -64,10 +64,11 @@ fn ranks_share_a_model_whichever_way_their_data_goes() {
         "qwen3",
         "glm4_moe",
         "qwen3_moe",
+        "gpt_oss_mxfp4",
     ];
     let cases = cases_on_gpus().filter(|(name, _)| names.contains(name));
     for (number, (name, case)) in cases.enumerate() {
-        for turn in [number, number + names.len()] {
+        for turn in [number, number + SPLITS.len() + 1] {
             let split = SPLITS[turn % SPLITS.len()];
             assert!(divides(split, &case), "{name} on {split:?}");
             for way in ways(split.0) {

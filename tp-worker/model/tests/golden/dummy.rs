@@ -60,7 +60,7 @@ fn distance(found: &[Vec<Vec<f32>>], expected: &[Vec<Vec<f32>>]) -> f32 {
 }
 
 /// Runs models with biases, with a head of their own and with norms of heads, then models with
-/// other norms, then one with mixtures of experts.
+/// other norms, then mixtures of experts, as floats and packed.
 #[test]
 fn splits_and_devices_have_the_same_random_weights() {
     for name in [
@@ -71,6 +71,7 @@ fn splits_and_devices_have_the_same_random_weights() {
         "olmo2",
         "starcoder2",
         "qwen3_moe",
+        "gpt_oss_mxfp4",
     ] {
         let (model, _folder) = untrained(name);
         let expected = logits(&model, &cpu(), feed(1), &texts());

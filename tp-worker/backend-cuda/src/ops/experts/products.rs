@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use lockstep_backend::HostMxfp4;
 use lockstep_types::{Activation, ExpertGate};
 
 use super::lists::Lists;
@@ -11,18 +12,30 @@ use crate::kernels::{self, Source};
 use crate::ops::number_of;
 use crate::ops::products::few::Sizes;
 use crate::runtime::{Buffer, Compiler, Context, Defines, Kernel, Module, Stream};
-use crate::tensors::{CudaMatrix, Element, blocks};
+use crate::tensors::{CudaMatrix, Element, MatrixForm, blocks};
 
 /// Threads of a block.
 const THREADS: u32 = 128;
 /// Kernels, with their tiles.
-const SIZES: [Sizes; 4] = Sizes::named(["experts_8", "experts_16", "experts_32", "experts_64"]);
+const FLOATS: [Sizes; 4] = Sizes::named(["experts_8", "experts_16", "experts_32", "experts_64"]);
+const MXFP4: [Sizes; 4] = Sizes::named([
+    "experts_mxfp4_8",
+    "experts_mxfp4_16",
+    "experts_mxfp4_32",
+    "experts_mxfp4_64",
+]);
 /// Number of the clamped gate, beside those of activations, as in `experts.cu`.
 const CLAMPED: u32 = 3;
 
-/// Kernels that multiply rows by matrices of experts, for operands of one type.
+/// Columns of packed weights that a block stages at a time, as in `mxfp4.cuh`, and the bytes of
+/// an output's part of them.
+const PACKED_COLUMNS: usize = 128;
+const PACKED_BYTES: usize = PACKED_COLUMNS / 2 + PACKED_COLUMNS / HostMxfp4::GROUP;
+
+/// Kernels that multiply rows by matrices of experts in one form, for operands of one type.
 pub(crate) struct ExpertProducts {
     operand: Element,
+    form: MatrixForm,
     kernels: [(Sizes, Kernel<ExpertProduct>); 4],
 }
 
@@ -62,18 +75,25 @@ impl ExpertProducts {
         context: &Arc<Context>,
         compiler: &Compiler,
         operand: Element,
+        form: MatrixForm,
     ) -> Result<Self, CudaError> {
-        let (source, defines) = source(operand);
+        let (source, defines) = source(operand, form);
         let module = Module::load(context, &compiler.compile(source, &defines)?)?;
         let kernel = |sizes: Sizes| -> Result<_, CudaError> {
-            let kernel = module.kernel(sizes.name, THREADS, sizes.shared_bytes())?;
+            let kernel = module.kernel(sizes.name, THREADS, shared_bytes(&sizes, operand, form))?;
             Ok((sizes, kernel))
         };
-        let [first, second, third, fourth] = SIZES.map(kernel);
+        let [first, second, third, fourth] = sizes(form).map(kernel);
         Ok(Self {
             operand,
+            form,
             kernels: [first?, second?, third?, fourth?],
         })
+    }
+
+    /// Returns true if the kernels multiply by matrices of this form.
+    pub(crate) fn serve(&self, form: MatrixForm) -> bool {
+        self.form == form
     }
 
     /// Multiplies the rows of each tile by its expert's matrix.
@@ -85,6 +105,8 @@ impl ExpertProducts {
         x: u64,
         out: u64,
     ) -> Result<(), CudaError> {
+        let form = of.matrices[0].form;
+        assert!(form == self.form, "these kernels are for {:?}", self.form);
         let (outputs, inputs) = (of.outputs(), of.matrices[0].cols);
         let aligned = (inputs * self.operand.bytes()).is_multiple_of(16);
         let (gated, limit, alpha) = numbers(of.gate);
@@ -121,19 +143,45 @@ fn numbers(gate: Option<ExpertGate>) -> (u32, f32, f32) {
     }
 }
 
+/// Kernels for matrices of a form, with their tiles.
+fn sizes(form: MatrixForm) -> [Sizes; 4] {
+    match form {
+        MatrixForm::Mxfp4 => MXFP4,
+        MatrixForm::Floats | MatrixForm::Router => FLOATS,
+    }
+}
+
+/// Bytes of shared memory of a block.
+fn shared_bytes(sizes: &Sizes, operand: Element, form: MatrixForm) -> usize {
+    if form != MatrixForm::Mxfp4 {
+        return sizes.shared_bytes();
+    }
+    let stages = match operand {
+        Element::Bf16 => sizes.stages - 1,
+        Element::F32 => 2,
+    };
+    let rows = sizes.rows * PACKED_COLUMNS * operand.bytes();
+    stages * (sizes.outputs * PACKED_BYTES + rows)
+}
+
 /// Source to compile, with its macros.
-pub(crate) fn source(operand: Element) -> (&'static Source, Defines) {
+pub(crate) fn source(operand: Element, form: MatrixForm) -> (&'static Source, Defines) {
     let is_bf16 = u32::from(operand == Element::Bf16);
     let defines = vec![
         ("OPERAND", operand.name().to_owned()),
         ("OPERAND_IS_BF16", is_bf16.to_string()),
         ("TRIGGERS_AT_HALF", "0".to_owned()),
     ];
-    (&kernels::EXPERTS, defines)
+    let source = match form {
+        MatrixForm::Mxfp4 => &kernels::EXPERTS_MXFP4,
+        MatrixForm::Floats | MatrixForm::Router => &kernels::EXPERTS,
+    };
+    (source, defines)
 }
 
 /// Name, threads and bytes of shared memory of each kernel.
 #[cfg(test)]
-pub(crate) fn launched() -> [(&'static str, usize, usize); 4] {
-    SIZES.map(|sizes| (sizes.name, THREADS as usize, sizes.shared_bytes()))
+pub(crate) fn launched(operand: Element, form: MatrixForm) -> [(&'static str, usize, usize); 4] {
+    let bytes = |sizes: &Sizes| shared_bytes(sizes, operand, form);
+    sizes(form).map(|sizes| (sizes.name, THREADS as usize, bytes(&sizes)))
 }

@@ -45,7 +45,7 @@ pub(crate) struct Sizes {
     pub(crate) name: &'static str,
     pub(crate) rows: usize,
     pub(crate) outputs: usize,
-    stages: usize,
+    pub(crate) stages: usize,
 }
 
 const SIZES: [Sizes; 4] = Sizes::named(["product_8", "product_16", "product_32", "product_64"]);

@@ -14,7 +14,7 @@ use crate::exchange::notes;
 use crate::kernels::BITS;
 use crate::ops::{attention, blocks, experts, products, random, rowwise};
 use crate::runtime::{bits, meter};
-use crate::tensors::Element;
+use crate::tensors::{Element, MatrixForm};
 
 /// Heads, key and value heads, and width of a head: Llama 3, Qwen 3, two small models, a width
 /// that is no multiple of a tile's, the widest.
@@ -52,7 +52,9 @@ fn programs() -> Vec<(&'static Source, Defines)> {
     all.extend(elements.map(blocks::source));
     all.extend(elements.map(random::source));
     all.extend(elements.map(experts::source));
-    all.extend(elements.map(experts::products::source));
+    for form in [MatrixForm::Floats, MatrixForm::Mxfp4] {
+        all.extend(elements.map(|element| experts::products::source(element, form)));
+    }
     all.extend(meter::sources());
     all.push((notes::SOURCE, Defines::new()));
     all.extend(sampling::SOURCES.map(|source| (source, Defines::new())));

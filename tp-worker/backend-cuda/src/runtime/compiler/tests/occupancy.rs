@@ -10,7 +10,7 @@ use super::{Defines, Source, compiled};
 use crate::drafting::sampling;
 use crate::ops::{attention, blocks, experts, products, rowwise};
 use crate::runtime::compiler::library_version;
-use crate::tensors::Element;
+use crate::tensors::{Element, MatrixForm};
 
 const TABLE: &str = "../../docs/results/kernels-on-gpus.md";
 
@@ -93,11 +93,16 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
         dynamic,
     });
     let few = few.into_iter().chain([kernel("sum_up", 256)]);
-    let each = experts::products::launched().map(|(name, threads, dynamic)| Kernel {
-        name,
-        threads,
-        dynamic,
+    let of_experts = [MatrixForm::Floats, MatrixForm::Mxfp4].map(|form| {
+        let kernels = experts::products::launched(bf16, form);
+        let kernels = kernels.map(|(name, threads, dynamic)| Kernel {
+            name,
+            threads,
+            dynamic,
+        });
+        (experts::products::source(bf16, form), kernels.into())
     });
+    let [floats, mxfp4] = of_experts;
     let [choose, accept] = sampling::SOURCES.map(|source| (source, Defines::new()));
     let staged = |name, dynamic| Kernel {
         name,
@@ -135,7 +140,8 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
                 kernel("weigh_choices", 128),
             ],
         ),
-        (experts::products::source(bf16), each.into()),
+        floats,
+        mxfp4,
         (cells, vec![kernel("rotate_and_store", 128)]),
         (plan, vec![kernel("attention_plan", 32)]),
         (

@@ -1,4 +1,4 @@
-//! Floats of a checkpoint, rounded to the type of operands on their way to the device.
+//! Weights on their way to the device, through pinned memory.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use lockstep_backend::{CheckpointDtype, HostFloats, HostForm};
 
 use crate::error::CudaError;
-use crate::runtime::{Context, Staged, Stream};
+use crate::runtime::{Buffer, Context, Staged, Stream};
 use crate::tensors::{Element, Floats};
 
 /// Bytes that are copied at a time.
@@ -52,7 +52,7 @@ impl Uploads {
     ///
     /// # Panics
     /// Panics if `to` is not as large as the matrix.
-    pub(super) fn matrix(
+    pub(super) fn floats(
         &mut self,
         stream: &Stream,
         matrix: &HostFloats<'_>,
@@ -62,13 +62,9 @@ impl Uploads {
         assert!(rows * matrix.cols == to.len(), "a matrix has its room");
         // A load that ended early may have left bytes here.
         self.pieces[self.turn].len = 0;
-        let mut at = 0;
+        let (mut at, to) = (0, to.memory());
         for number in 0..rows {
-            let mut rest = matrix.row(number).ok_or_else(|| {
-                CudaError::Unsupported(format!(
-                    "row {number} of a weight matrix lies outside of its file: copy or download the model again"
-                ))
-            })?;
+            let mut rest = matrix.row(number).ok_or_else(|| missing(number))?;
             while !rest.is_empty() {
                 let piece = &mut self.pieces[self.turn];
                 rest = piece.fill(rest, matrix.dtype, element)?;
@@ -81,16 +77,60 @@ impl Uploads {
         Ok(())
     }
 
+    /// Queues copies of `rows` rows of `width` bytes each, which `fill` writes, to `to` from byte
+    /// `at` on. Rows are zero before.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    ///
+    /// # Panics
+    /// Panics if `to` has no room for the rows, or a row has more than [`PIECE`] bytes.
+    pub(super) fn rows(
+        &mut self,
+        stream: &Stream,
+        to: &mut Buffer<u8>,
+        at: usize,
+        (rows, width): (usize, usize),
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<(), CudaError> {
+        let each = PIECE / width.max(1);
+        assert!(each > 0, "rows of {width} bytes fit in a piece");
+        for first in (0..rows).step_by(each) {
+            let piece = &mut self.pieces[self.turn];
+            let taken = each.min(rows - first);
+            let bytes = &mut piece.bytes.elements()?[..taken * width];
+            bytes.fill(0);
+            for (number, row) in (first..).zip(bytes.chunks_exact_mut(width.max(1))) {
+                fill(number, row);
+            }
+            piece.len = bytes.len();
+            self.send(stream, to, at + first * width)?;
+        }
+        Ok(())
+    }
+
     /// Queues the copy of the filled bytes, and returns their number.
-    fn send(&mut self, stream: &Stream, to: &mut Floats, at: usize) -> Result<usize, CudaError> {
+    fn send(
+        &mut self,
+        stream: &Stream,
+        to: &mut Buffer<u8>,
+        at: usize,
+    ) -> Result<usize, CudaError> {
         let piece = &mut self.pieces[self.turn];
         let len = std::mem::take(&mut piece.len);
         if len > 0 {
-            to.receive(stream, &mut piece.bytes, 0..len, at)?;
+            piece.bytes.send(stream, 0..len, to, at)?;
             self.turn = (self.turn + 1) % self.pieces.len();
         }
         Ok(len)
     }
+}
+
+/// The error for a row that its file does not hold.
+pub(super) fn missing(row: usize) -> CudaError {
+    CudaError::Unsupported(format!(
+        "row {row} of a weight matrix lies outside of its file: copy or download the model again"
+    ))
 }
 
 impl Piece {
@@ -136,7 +176,7 @@ impl Piece {
 }
 
 /// Writes values as `element`, in little-endian order as on every GPU.
-fn write(values: impl Iterator<Item = f32>, element: Element, to: &mut [u8]) {
+pub(super) fn write(values: impl Iterator<Item = f32>, element: Element, to: &mut [u8]) {
     match element {
         Element::F32 => {
             let to = to.as_chunks_mut::<4>().0;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use crate::error::CudaError;
 use crate::runtime::{Buffer, Context};
-use crate::tensors::{Element, Floats, shared_bytes, sharers};
+use crate::tensors::{shared_bytes, sharers};
 
 /// Slabs that have room for more matrices.
 #[derive(Default)]
@@ -25,21 +25,15 @@ struct Slab {
 }
 
 impl Slabs {
-    /// Makes room for a matrix of `len` floats.
+    /// Makes room for a matrix of `bytes` bytes.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`].
-    pub fn floats(
-        &mut self,
-        context: &Arc<Context>,
-        element: Element,
-        len: usize,
-    ) -> Result<Floats, CudaError> {
+    pub fn room(&mut self, context: &Arc<Context>, bytes: usize) -> Result<Buffer<u8>, CudaError> {
         const WHAT: &str = "a weight matrix";
-        let bytes = len.saturating_mul(element.bytes());
         let sharers = sharers(bytes);
         if sharers == 1 {
-            return Floats::new(context, element, len, WHAT);
+            return Buffer::new(context, bytes, WHAT);
         }
         let each = shared_bytes(bytes);
         let open = self.open.iter_mut().find(|slab| slab.each == each);
@@ -62,7 +56,7 @@ impl Slabs {
                 (memory, 0)
             }
         };
-        Ok(Floats::part_of(memory, place * each, element, len))
+        Ok(Buffer::part_of(memory, place * each, bytes))
     }
 
     /// Gives no more room in slabs that are there: a model is loaded, and another model's matrices
