@@ -83,6 +83,16 @@ fn everything_takes_what_is_charged(context: &Context) {
             ..floats(rows, cols)
         };
         check("a router", memory.matrix_bytes(router), used, 1);
+        let (used, packed) = taken(context, || {
+            gpu.load_matrix(&host, WeightFormat::Mxfp4).unwrap()
+        });
+        let expert = MatrixShape {
+            format: WeightFormat::Mxfp4,
+            ..floats(rows, cols)
+        };
+        check("a packed matrix", memory.matrix_bytes(expert), used, 1);
+        // Two groups of a row, and four exponents.
+        assert_eq!(gpu.matrix_bytes(&packed), rows * (2 * 16 + 4));
         let (used, _vector) = taken(context, || gpu.load_vector(&[1.0; 77]).unwrap());
         check("a vector", memory.vector_bytes(77), used, 1);
         let table = RopeTable {

@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 use lockstep_backend::{
-    Batch, CheckpointDtype, Holds, HostBlock, HostFloats, HostForm as _, HostMatrix, Memory as _,
-    Ops as _, RandomBlock, RandomMatrix, RandomNumbers, WeightFormat,
+    Batch, CheckpointDtype, Holds, HostBlock, HostFloats, HostForm as _, HostMatrix, HostMxfp4,
+    Memory as _, Ops as _, RandomBlock, RandomMatrix, RandomNumbers, WeightFormat,
 };
 use lockstep_types::Dtype;
 
@@ -89,6 +89,49 @@ fn matrices_arrive_whole_and_rounded() {
                 }
             }
         }
+    }
+}
+
+/// A rank whose part of a packed matrix begins inside of a group has that part as floats. It comes in
+/// several pieces.
+#[test]
+fn parts_of_groups_arrive_as_floats() {
+    const GROUPS: usize = COLS / 32 + 1;
+    let codes: Vec<u8> = (0..ROWS * GROUPS * 16)
+        .map(|at| (at * 37 + at / 977) as u8)
+        .collect();
+    let exponents: Vec<u8> = (0..ROWS * GROUPS).map(|at| 120 + (at % 11) as u8).collect();
+    let block = |bytes, stride| HostBlock {
+        bytes,
+        offset: 0,
+        stride,
+        rows: ROWS,
+    };
+    let matrix = HostMatrix::Mxfp4(HostMxfp4 {
+        cols: COLS - 16,
+        skipped: 16,
+        blocks: vec![block(&codes, 16 * GROUPS)],
+        exponents: vec![block(&exponents, GROUPS)],
+    });
+    for (seed, dtype) in (1..).zip(DTYPES) {
+        let _order = lockstep_fake_cuda::order(seed);
+        let mut gpu = gpu(dtype);
+        let loaded = gpu.load_matrix(&matrix, WeightFormat::Float).unwrap();
+        let ids = [0, 1, 777, 2000, ROWS as u32 - 1];
+        let batch = Batch {
+            tokens: &ids,
+            positions: &ids,
+            cells: &ids,
+            ..Batch::default()
+        };
+        let inputs = staged(&mut gpu, &batch, 1);
+        let mut out = gpu.tensor(ids.len(), COLS - 16, Holds::Sum).unwrap();
+        gpu.embed(&loaded, 0, 1.0, &inputs, &mut out);
+        let mut expected = vec![0.0; ids.len() * (COLS - 16)];
+        for (id, values) in ids.iter().zip(expected.chunks_mut(COLS - 16)) {
+            matrix.form().read(*id as usize, 0, values);
+        }
+        assert!(read(&mut gpu, &out) == expected, "{dtype:?}");
     }
 }
 
