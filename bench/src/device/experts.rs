@@ -1,11 +1,11 @@
 //! A mixture of experts: its router, its routes, the products of its experts and their sums.
 
 use lockstep_backend::{
-    BackendError, ExpertSpace, Experts, Holds, HostMatrix, Linear, RandomBlock, RandomMatrix,
-    RandomNumbers, WeightFormat,
+    BackendError, ExpertSpace, Experts, Holds, HostBlock, HostMatrix, HostMxfp4, Linear,
+    RandomBlock, RandomMatrix, RandomNumbers, WeightFormat,
 };
 use lockstep_devices::Device;
-use lockstep_types::{ExpertGate, ExpertsSpec, Mlp, ModelConfig};
+use lockstep_types::{EngineConfig, ExpertTensors, ExpertsSpec, Mlp, ModelConfig};
 
 use super::kernels::Kernels;
 use super::parts::{Alone, Line, Names};
@@ -13,7 +13,17 @@ use crate::kernels::{Matrix, filled};
 
 const READS: &str = "read_all";
 const ROUTES: Names = &["route", "sort_choices", READS];
-const PRODUCTS: Names = &["experts_8", "experts_16", "experts_32", "experts_64", READS];
+const PRODUCTS: Names = &[
+    "experts_8",
+    "experts_16",
+    "experts_32",
+    "experts_64",
+    "experts_mxfp4_8",
+    "experts_mxfp4_16",
+    "experts_mxfp4_32",
+    "experts_mxfp4_64",
+    READS,
+];
 const SUMS: Names = &["weigh_choices", READS];
 
 /// Returns the experts of the first layer that is a mixture.
@@ -29,6 +39,8 @@ pub fn mixture(model: &ModelConfig) -> Option<&ExpertsSpec> {
 struct Layer<B: Device> {
     gate_up: Vec<B::Matrix>,
     down: Vec<B::Matrix>,
+    /// Biases of both, if experts have some.
+    biases: [Option<B::Vector>; 2],
 }
 
 /// Rows, and what becomes of them.
@@ -46,6 +58,8 @@ struct Sizes {
     rows: usize,
     hidden: usize,
     element: usize,
+    /// Bits of a weight, with its part of an exponent: those of floats, or of MXFP4.
+    weight_bits: f64,
     count: usize,
     width: usize,
     /// Experts that a row goes through, and those that any row goes through.
@@ -54,12 +68,16 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(spec: &ExpertsSpec, hidden: usize, element: usize, rows: usize) -> Self {
-        let shared = spec.shared_count();
+    fn of(spec: &ExpertsSpec, config: &EngineConfig, rows: usize) -> Self {
+        let (shared, element) = (spec.shared_count(), config.dtype.bytes());
         Self {
             rows,
-            hidden,
+            hidden: config.model.hidden_size,
             element,
+            weight_bits: match config.model.checkpoint.mxfp4() {
+                Some(_) => 4.25,
+                None => 8.0 * element as f64,
+            },
             count: spec.count,
             width: spec.width,
             taken: spec.taken(),
@@ -78,9 +96,15 @@ impl Sizes {
 
     /// Weights of the experts that rows go through, inputs, activated columns twice, and results.
     fn products(&self) -> f64 {
-        let weights = self.busy * 3 * self.width * self.hidden * self.element;
+        let weights = self.weights(self.busy);
         let columns = 2 * self.width * self.element + 4 * self.hidden;
-        (weights + self.rows * self.hidden * self.element + self.choices() * columns) as f64
+        let rows = self.rows * self.hidden * self.element + self.choices() * columns;
+        weights + rows as f64
+    }
+
+    /// Weights of some experts.
+    fn weights(&self, experts: usize) -> f64 {
+        (experts * 3 * self.width * self.hidden) as f64 * self.weight_bits / 8.0
     }
 
     fn operations(&self) -> f64 {
@@ -97,13 +121,12 @@ impl<B: Device> Kernels<'_, B> {
     /// Measures a mixture for each number of rows. Rows share experts as little as they can: with
     /// few of them, no two have an expert in common.
     pub fn experts(&mut self, spec: &ExpertsSpec, rows: &[usize]) -> anyhow::Result<()> {
-        let (hidden, element) = (self.config.model.hidden_size, self.config.dtype.bytes());
-        let all = spec.total() * 3 * spec.width * hidden * element;
-        let layers = (0..self.bench.turns(all) as u64).map(|key| self.layer(spec, key));
+        let all = Sizes::of(spec, self.config, 1).weights(spec.total());
+        let layers = (0..self.bench.turns(all as usize) as u64).map(|key| self.layer(spec, key));
         let layers: Vec<Layer<B>> = layers.collect::<anyhow::Result<_>>()?;
         let router = self.router(spec)?;
         for &rows in rows {
-            let sizes = Sizes::of(spec, hidden, element, rows);
+            let sizes = Sizes::of(spec, self.config, rows);
             let mut arrays = self.rows_of(&sizes, spec)?;
             self.score(&sizes, &router, &mut arrays)?;
             self.mix(&sizes, spec, &layers, &mut arrays)?;
@@ -116,12 +139,53 @@ impl<B: Device> Kernels<'_, B> {
         let mut matrices = |name, rows, cols| -> anyhow::Result<Vec<B::Matrix>> {
             let of = Matrix { name, rows, cols };
             let keys = (0..spec.total() as u64).map(|expert| key << 32 | expert);
-            keys.map(|key| self.bench.matrix(of, key)).collect()
+            keys.map(|key| self.expert(of, key)).collect()
+        };
+        let gate_up = matrices("gate_up", 2 * spec.width, hidden)?;
+        let down = matrices("down", hidden, spec.width)?;
+        let bias = match spec.names.experts {
+            ExpertTensors::Interleaved { bias, .. } => bias,
+            ExpertTensors::Single { .. } | ExpertTensors::Stacked { .. } => false,
+        };
+        let mut biases = |len: usize| -> anyhow::Result<Option<B::Vector>> {
+            let values = bias.then(|| vec![0.01; spec.total() * len]);
+            let load = |values: Vec<f32>| self.bench.backend.load_vector(&values);
+            Ok(values.map(load).transpose()?)
         };
         Ok(Layer {
-            gate_up: matrices("gate_up", 2 * spec.width, hidden)?,
-            down: matrices("down", hidden, spec.width)?,
+            gate_up,
+            down,
+            biases: [biases(2 * spec.width)?, biases(hidden)?],
         })
+    }
+
+    /// Loads a matrix of an expert, in the model's format. Packed ones have one row many times: to
+    /// round as many numbers on the host would take longer than all measurements.
+    fn expert(&mut self, of: Matrix, key: u64) -> anyhow::Result<B::Matrix> {
+        if self.config.model.checkpoint.mxfp4().is_none() {
+            return self.bench.matrix(of, key);
+        }
+        let groups = of.cols.div_ceil(HostMxfp4::GROUP);
+        let codes: Vec<u8> = (0..groups * HostMxfp4::GROUP_BYTES)
+            .map(|at| (key as usize + at * 37) as u8)
+            .collect();
+        let exponents = vec![118; groups];
+        let row = |bytes| HostBlock {
+            bytes,
+            offset: 0,
+            stride: 0,
+            rows: of.rows,
+        };
+        let matrix = HostMatrix::Mxfp4(HostMxfp4 {
+            cols: of.cols,
+            skipped: 0,
+            blocks: vec![row(&codes)],
+            exponents: vec![row(&exponents)],
+        });
+        Ok(self
+            .bench
+            .backend
+            .load_matrix(&matrix, WeightFormat::Mxfp4)?)
     }
 
     fn router(&mut self, spec: &ExpertsSpec) -> anyhow::Result<B::Matrix> {
@@ -247,10 +311,10 @@ fn mix<B: Device>(
         routing: spec.routing,
         correction: None,
         gate_up: &layer.gate_up,
-        gate_up_bias: None,
-        gate: ExpertGate::Silu,
+        gate_up_bias: layer.biases[0].as_ref(),
+        gate: spec.gate,
         down: &layer.down,
-        down_bias: None,
+        down_bias: layer.biases[1].as_ref(),
     };
     let space = ExpertSpace {
         gate_up: &mut arrays.gate_up,

@@ -204,6 +204,25 @@ fn a_mixture_of_experts_has_its_lines() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Packed experts with biases, of which a row goes through 2 of 6. Their weights take 4.25 bits each.
+#[test]
+fn packed_experts_have_their_lines() -> anyhow::Result<()> {
+    let sizes = "--device cuda --decode 1x8 --prefill 8 --peak 64 --working-set 1 --repeat 1";
+    let line = format!("{sizes} --only experts --rows 1");
+    let json = report_on("gpt_oss_mxfp4", None, &line)?.to_json();
+    let rows = json["rows"].as_array().cloned().unwrap_or_default();
+    let products = |row: &&serde_json::Value| {
+        row["kernel"] == "experts, products" && row["size"] == "1 x 2 of 6 x 128"
+    };
+    let found = rows.iter().find(products);
+    let product = |of: &str| found.and_then(|row| row[of].as_f64()).unwrap_or_default();
+    let weights = 2.0 * (3 * 128 * 64) as f64 * 4.25 / 8.0;
+    let others = 64 * 2 + 2 * (2 * 128 * 2 + 4 * 64);
+    let bytes = product("GB/s") * product("us") * 1e3;
+    assert!((bytes - weights - f64::from(others)).abs() < 1.0, "{json}");
+    Ok(())
+}
+
 /// A norm of more columns than registers hold has a kernel of its own.
 #[test]
 fn norms_of_wide_rows_have_their_lines() -> anyhow::Result<()> {
