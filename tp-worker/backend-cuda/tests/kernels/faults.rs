@@ -25,7 +25,7 @@ const ENDS: &str = "blocks::ends_of_blocks_are_those_of_plain_loops";
 const CHAINS: &str = "chains::kernels_that_begin_early_have_the_bits_of_those_that_wait";
 
 /// Name of the fault, script by which `sed` plants it, and the test that has to fail.
-const FAULTS: [(&str, &str, &str); 86] = [
+const FAULTS: [(&str, &str, &str); 85] = [
     (
         "cells too early",
         "/cell_of(a, row, item, begin/,/copy_block/s/__syncthreads();//",
@@ -382,11 +382,6 @@ const FAULTS: [(&str, &str, &str); 86] = [
     (
         "ups of another gate",
         "s/up ? number + a.outputs : number, number/up ? number + a.outputs - 1 : number, number/",
-        PACKED,
-    ),
-    (
-        "parts past a row's end",
-        "s/from.there && number < w.each;/from.there;/",
         PACKED,
     ),
     (
