@@ -15,7 +15,7 @@ const EXPONENTS: usize = 4;
 /// Bits of the magnitudes of pairs 0 to 3 in their half of a word, and of their signs.
 const MAGNITUDES: [u32; 4] = [6, 3, 0, 9];
 const SIGNS: [u32; 4] = [15, 12, 14, 13];
-/// What a pair of floats, the earlier one in the low half of a byte, adds to its word, for pairs 0
+/// Bits that a pair of floats, the earlier one in the low half of a byte, adds to its word, for pairs 0
 /// to 3.
 const WORDS: [[u32; 256]; 4] = words();
 
