@@ -220,6 +220,9 @@ fn about(
     if parallel.dp_size > 1 {
         notes.push(("DP ranks", parallel.dp_size.into()));
     }
+    if parallel.ep_size > 1 {
+        notes.push(("groups of experts", parallel.ep_size.into()));
+    }
     notes.extend(warnings.map(|warning| ("weight cache", warning.clone().into())));
     notes
 }

@@ -92,7 +92,6 @@ fn resolve_on(
         speculation::resolve(args, model, algorithms, &ranks, footprint)?;
     let (asked, longest) = context_length(args, model)?;
     let schedule = schedule::resolve(args, longest);
-    let share = schedule.of_dp_rank(ranks.parallel.dp_size);
     let graphs = graphs::resolve(args, device, &ranks, &schedule, &speculation)?;
     let sizing = Sizing {
         engine: EngineShape {
@@ -104,11 +103,12 @@ fn resolve_on(
             kv_dtype: format::kv_cache(args, dtype)?,
             tp_size: ranks.parallel.tp_size,
             dp_size: ranks.parallel.dp_size,
+            ep_size: ranks.parallel.ep_size,
             collectives: ranks.parallel.collectives.backend,
             threads_per_rank: ranks.parallel.threads_per_rank,
             speculation: &speculation,
             page_size: page_size(args)?,
-            step: StepLimits::new(&share, &speculation, longest),
+            step: step_limits(&schedule, &ranks, &speculation, longest),
         },
         footprint,
         nnodes: ranks.parallel.nnodes,
@@ -146,6 +146,17 @@ fn resolve_on(
     };
     let value = (engine, node);
     Ok(Resolved { value, notes })
+}
+
+/// Limits of the largest step of a DP rank, with texts of at most `longest` tokens.
+fn step_limits(
+    schedule: &ScheduleConfig,
+    ranks: &Ranks,
+    speculation: &SpeculationConfig,
+    longest: usize,
+) -> StepLimits {
+    let share = schedule.of_dp_rank(ranks.parallel.dp_size);
+    StepLimits::new(&share, speculation, longest)
 }
 
 /// Configuration of a node, from the options and the node's ranks.

@@ -158,7 +158,8 @@ impl Footprint for Plain {
     fn rank(&self, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
         let of = |model: &ModelConfig, ranks: usize| {
             let mut kv = [0; 2];
-            for group in model.kv_groups() {
+            let groups = model.kv_groups().into_iter();
+            for group in groups.filter(|group| !group.layers.is_empty()) {
                 let layer = model.layers[group.layers[0]].attention();
                 let heads = 2 * group.layers.len() * layer.kv_heads_per_rank(ranks);
                 let bytes = heads * engine.kv_dtype.row_bytes(layer.head_dim);

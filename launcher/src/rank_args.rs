@@ -30,6 +30,15 @@ pub(crate) struct RankArgs {
     /// Data-parallel attention.
     #[arg(long, env = "LOCKSTEP_ENABLE_DP_ATTENTION")]
     enable_dp_attention: bool,
+    /// Groups of ranks that have experts of their own, as of `lockstep serve` [default: 1].
+    #[arg(
+        long,
+        visible_alias = "ep",
+        alias = "expert-parallel-size",
+        env = "LOCKSTEP_EP_SIZE",
+        value_name = "GROUPS"
+    )]
+    ep_size: Option<usize>,
     /// Compute threads of each rank [default: available cores / ranks].
     #[arg(
         long,
@@ -55,6 +64,7 @@ impl RankArgs {
     pub(crate) fn give_to(&self, serve: &mut ServeArgs) {
         serve.parallel.tp_size = Some(self.tp_size);
         serve.parallel.dp_size = Some(self.dp_size);
+        serve.parallel.ep_size = self.ep_size;
         serve.parallel.enable_dp_attention = self.enable_dp_attention;
         serve.parallel.threads_per_rank = self.threads;
         serve.parallel.device = self.device;

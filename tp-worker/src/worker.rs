@@ -126,6 +126,7 @@ impl<B: Backend + 'static> Worker<B> {
         let options = LoadOptions {
             cache: weight_cache,
             notes: Some(agreement::NOTE),
+            ep_size: config.parallel.ep_size,
             ..LoadOptions::new(Axis::World, pass)
         };
         let (device, model, files) = (&mut backend, &config.model, options.files);

@@ -57,6 +57,9 @@ pub struct ParallelConfig {
     /// DP ranks, which divide the `tp_size` ranks. Each DP rank has its own requests and KV
     /// memory. 1 = attention is not data-parallel.
     pub dp_size: usize,
+    /// Groups of neighbouring ranks, which divide the `tp_size` ranks, that experts are split over by
+    /// number. 1 = every rank has a part of each expert.
+    pub ep_size: usize,
     /// Nodes; each runs `tp_size / nnodes` ranks.
     pub nnodes: usize,
     /// `host:port` of node 0's scheduler; empty within one node.

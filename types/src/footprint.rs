@@ -26,6 +26,8 @@ pub struct EngineShape<'a> {
     pub tp_size: usize,
     /// Number of DP ranks that the ranks form.
     pub dp_size: usize,
+    /// Number of groups of ranks that experts are split over by number.
+    pub ep_size: usize,
     /// Way in which ranks exchange data.
     pub collectives: CollectiveBackend,
     /// Compute threads of each rank.
@@ -183,6 +185,7 @@ impl EngineConfig {
             kv_dtype: self.kv.dtype,
             tp_size: self.parallel.tp_size,
             dp_size: self.parallel.dp_size,
+            ep_size: self.parallel.ep_size,
             collectives: self.parallel.collectives.backend,
             threads_per_rank: self.parallel.threads_per_rank,
             speculation: &self.speculation,

@@ -67,7 +67,8 @@ impl KvSpec {
 pub struct KvGroup {
     /// Cache of each layer.
     pub spec: KvSpec,
-    /// Numbers of the layers in the model, ascending.
+    /// Numbers of the layers in the model, ascending; none in the first group of a model all of
+    /// whose layers have windows.
     pub layers: Vec<usize>,
 }
 
@@ -93,17 +94,23 @@ impl ModelConfig {
     /// alternate between two caches are two groups, layers 0, 2, 4 and so on, and layers 1, 3, 5
     /// and so on.
     ///
-    /// The first group always keeps all positions, because a drafter's caches lie under its
-    /// pages. So if all layers have windows, all keep all positions. So does a layer whose
-    /// window is as long as the longest text.
+    /// The first group always keeps all positions: its pages name the blocks of a text, and a
+    /// drafter's caches lie under them. If all layers have windows, no layer is in it, and its
+    /// pages have no memory but a drafter's. A layer whose window is as long as the longest text
+    /// keeps all positions.
     pub fn kv_groups(&self) -> Vec<KvGroup> {
         let longest = self.max_position_embeddings;
         let shows_all = |spec: &KvSpec| spec.window().is_none_or(|window| window >= longest);
-        let frees = self.layers.iter().any(|layer| shows_all(&layer.kv()));
         let mut groups: Vec<KvGroup> = Vec::new();
+        let first = self.layers.first().map(LayerSpec::kv);
+        let windows = self.layers.iter().all(|layer| !shows_all(&layer.kv()));
+        groups.extend(first.filter(|_| windows).map(|first| KvGroup {
+            spec: first.keeping_all(),
+            layers: Vec::new(),
+        }));
         for (number, layer) in self.layers.iter().enumerate() {
             let mut spec = layer.kv();
-            if !frees || shows_all(&spec) {
+            if shows_all(&spec) {
                 spec = spec.keeping_all();
             }
             match groups.iter_mut().find(|group| group.spec == spec) {
@@ -189,8 +196,8 @@ mod tests {
         assert_eq!(layers(&[]).kv_groups(), []);
     }
 
-    /// Layers whose windows hide something are groups behind the others, unless there are no
-    /// others. Texts have at most 8 tokens here.
+    /// Layers whose windows hide something are groups behind the others, and behind a group without
+    /// layers if there are no others. Texts have at most 8 tokens here.
     #[test]
     fn windows_that_hide_something_are_groups_of_their_own() {
         let all = |windows: &[usize]| {
@@ -213,7 +220,10 @@ mod tests {
                 (Some(5), vec![1])
             ]
         );
-        assert_eq!(groups(&[3, 3, 5]), [(None, vec![0, 1, 2])]);
+        assert_eq!(
+            groups(&[3, 3, 5]),
+            [(None, vec![]), (Some(3), vec![0, 1]), (Some(5), vec![2])]
+        );
         let mut pages = KvPages::from(7);
         pages.window = 3;
         let of_groups: Vec<_> = all(&[3, 0])

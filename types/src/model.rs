@@ -145,6 +145,36 @@ impl ModelConfig {
         self
     }
 
+    /// Returns the fewest experts of a layer that has some; 0 if none has.
+    pub fn fewest_experts(&self) -> usize {
+        let experts = self.experts().map(|experts| experts.count);
+        experts.min().unwrap_or(0)
+    }
+
+    /// Returns the numbers of groups of ranks, ascending, over which the experts of the model can be
+    /// split by number on `ranks` ranks. All groups have as many ranks, and each has an expert of
+    /// every mixture. 1 is always among them: ranks split each expert inside.
+    pub fn ep_sizes(&self, ranks: usize) -> Vec<usize> {
+        // A shared expert is a gated MLP of its own where experts are split by number.
+        let apart = |experts: &ExpertsSpec| experts.gate == ExpertGate::Silu;
+        let splits = self
+            .experts()
+            .all(|experts| experts.shared.is_none() || apart(experts));
+        let most = if splits { self.fewest_experts() } else { 1 };
+        let groups = 1..=ranks.min(most.max(1));
+        groups
+            .filter(|groups| ranks.is_multiple_of(*groups))
+            .collect()
+    }
+
+    /// Returns the mixtures of experts, in the order of layers.
+    fn experts(&self) -> impl Iterator<Item = &ExpertsSpec> {
+        self.layers.iter().filter_map(|layer| match &layer.mlp {
+            Mlp::Experts(experts) => Some(experts),
+            Mlp::Gated(_) | Mlp::Plain(_) => None,
+        })
+    }
+
     /// Returns the format on a device of whole matrices of `role`. A rank's parts, and
     /// exceptions of the checkpoint, may have others.
     pub fn weight_format(&self, role: MatrixRole) -> WeightFormat {
@@ -195,11 +225,25 @@ impl ModelConfig {
         self.attentions().map(|layer| layer.heads).fold(0, divisor)
     }
 
-    /// Returns the least number of columns that all ranks divide: those of an MLP, or of the
-    /// vocabulary.
-    pub fn narrowest_split(&self) -> usize {
-        let mlps = self.layers.iter().map(|layer| layer.mlp.width());
-        mlps.fold(self.vocab_size, usize::min)
+    /// Returns the least number of columns of an MLP that all ranks divide. Experts that are split
+    /// by number over `ep_size` groups of ranks have as many columns for each group.
+    pub fn narrowest_mlp(&self, ep_size: usize) -> usize {
+        let columns = |layer: &LayerSpec| match &layer.mlp {
+            Mlp::Gated(_) | Mlp::Plain(_) => layer.mlp.width(),
+            Mlp::Experts(experts) => {
+                let shared = experts.shared.as_ref().filter(|_| ep_size > 1);
+                let shared = shared.map_or(usize::MAX, |shared| shared.width);
+                experts.width.saturating_mul(ep_size).min(shared)
+            }
+        };
+        let mlps = self.layers.iter().map(columns);
+        mlps.min().unwrap_or(usize::MAX)
+    }
+
+    /// Returns the largest number of ranks of which each has a part of every MLP and of the
+    /// vocabulary, with experts split by number over `ep_size` groups.
+    pub fn most_ranks(&self, ep_size: usize) -> usize {
+        self.narrowest_mlp(ep_size).min(self.vocab_size)
     }
 }
 

@@ -306,6 +306,8 @@ fn mix<B: Device>(
     arrays: &mut Rows<B>,
 ) -> Result<(), BackendError> {
     let experts = Experts {
+        scored: spec.count,
+        first: 0,
         active: spec.active,
         shared: spec.shared_count(),
         routing: spec.routing,

@@ -30,7 +30,7 @@ mod wrappers;
 use lockstep_types::{
     Architecture, LayerSpec, ModelConfigError, Multipliers, NormKind, TensorNames,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::raw::Raw;
 pub(crate) use dense::norm_eps;
@@ -61,9 +61,11 @@ pub(crate) struct Traits {
     pub norm_eps: &'static str,
     /// Reads the fixed factors.
     pub multipliers: fn(&Raw) -> Result<Multipliers, ModelConfigError>,
-    /// Keys that the family knows beside those of all families. With this list, a key that is not
-    /// known is refused if it turns something on. `None` ignores such keys.
-    pub keys: Option<&'static [&'static str]>,
+    /// Keys that the family knows beside those of all families. A key that is not known is refused
+    /// if it turns something on.
+    pub keys: &'static [&'static str],
+    /// Keys of which one value alone is served, with that value; any other is refused.
+    pub only: fn() -> Value,
 }
 
 impl Traits {
@@ -72,7 +74,8 @@ impl Traits {
         norm: NormKind::Rms,
         norm_eps: "rms_norm_eps",
         multipliers: |_| Ok(Multipliers::default()),
-        keys: None,
+        keys: &[],
+        only: || json!({}),
     };
 }
 
@@ -151,9 +154,7 @@ impl TextModel {
         if let Some(family) =
             all.find(|family| [family.class_name, family.model_type].contains(&name))
         {
-            if family.traits.keys.is_some() {
-                wrappers::check_keys(&config, family)?;
-            }
+            wrappers::check_keys(&config, family)?;
             config.fill((family.class)(), &SIZES);
             return Ok(Self {
                 family,

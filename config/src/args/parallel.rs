@@ -55,6 +55,17 @@ pub struct ParallelArgs {
     /// The depth of drafts adapts, unless --speculative-adaptive=false.
     #[arg(long, env = "LOCKSTEP_ENABLE_DP_ATTENTION", help_heading = HEADING)]
     pub enable_dp_attention: bool,
+    /// Groups of ranks that have experts of their own, in a model with experts
+    /// [default: 1, each rank has a part of every expert].
+    ///
+    /// A number that divides --tp-size, at most the model's experts. Each group of
+    /// tp-size / ep-size neighbouring ranks has about as many whole experts, of which
+    /// each of its ranks has a part. A step takes as long as the group whose experts
+    /// are chosen most, which evens out with many tokens a step. So try it where
+    /// --tp-size leaves parts of experts too thin.
+    #[arg(long, visible_alias = "ep", alias = "expert-parallel-size", env = "LOCKSTEP_EP_SIZE",
+          value_name = "GROUPS", value_parser = positive, help_heading = HEADING)]
+    pub ep_size: Option<usize>,
     /// Device that computes the model [default: auto].
     ///
     /// A GPU needs NVIDIA's driver, and CUDA's libraries libnvrtc and libcublasLt

@@ -43,6 +43,7 @@ fn sizing() -> Sizing<'static> {
             kv_dtype: KvCacheDtype::Bfloat16,
             tp_size: 1,
             dp_size: 1,
+            ep_size: 1,
             collectives: CollectiveBackend::Auto,
             threads_per_rank: 1,
             speculation: NONE.get_or_init(SpeculationConfig::none),

@@ -60,9 +60,10 @@ pub(super) fn check_split(
     model: &ModelConfig,
     tp_size: usize,
     dp_size: usize,
+    ep_size: usize,
 ) -> Result<(), ConfigError> {
     let heads = model.common_heads();
-    let most = model.narrowest_split();
+    let most = model.most_ranks(ep_size);
     let divided = heads.is_multiple_of(tp_size / dp_size);
     if divided && tp_size <= most {
         return Ok(());
@@ -89,7 +90,7 @@ pub(super) fn check_split(
 }
 
 /// Numbers as text: "1, 2, 4".
-fn list(sizes: &[usize]) -> String {
+pub(super) fn list(sizes: &[usize]) -> String {
     let sizes: Vec<_> = sizes.iter().map(usize::to_string).collect();
     sizes.join(", ")
 }

@@ -4,6 +4,7 @@ use lockstep_types::{CollectiveConfig, ParallelConfig};
 
 use super::device::Device;
 use super::{ConfigError, Hardware, ModelConfig, ServeArgs, dp_attention, secret};
+use crate::args::ParallelArgs;
 use crate::hardware::parse_cores;
 
 /// Distribution of ranks over nodes, threads and cores.
@@ -23,7 +24,8 @@ pub(super) fn resolve(
     let given = &args.parallel;
     let tp_size = given.tp_size.unwrap_or(1);
     let dp_size = dp_attention::dp_size(given, model, tp_size)?;
-    dp_attention::check_split(model, tp_size, dp_size)?;
+    let ep_size = ep_size(given, model, tp_size)?;
+    dp_attention::check_split(model, tp_size, dp_size, ep_size)?;
     let nnodes = given.nnodes.unwrap_or(1);
     if !tp_size.is_multiple_of(nnodes) {
         return Err(ConfigError::conflict(
@@ -64,6 +66,7 @@ pub(super) fn resolve(
     let parallel = ParallelConfig {
         tp_size,
         dp_size,
+        ep_size,
         nnodes,
         dist_init_addr,
         threads_per_rank,
@@ -75,6 +78,35 @@ pub(super) fn resolve(
         node_rank,
         cores,
         dist_secret,
+    })
+}
+
+/// Number of groups of ranks that experts are split over by number.
+fn ep_size(
+    given: &ParallelArgs,
+    model: &ModelConfig,
+    tp_size: usize,
+) -> Result<usize, ConfigError> {
+    let ep_size = given.ep_size.unwrap_or(1);
+    let works = model.ep_sizes(tp_size);
+    if works.contains(&ep_size) {
+        return Ok(ep_size);
+    }
+    let option = format!("--ep-size {ep_size}");
+    let tp_size = format!("--tp-size {tp_size}");
+    Err(match model.fewest_experts() {
+        0 => {
+            let why = "the model has no experts";
+            ConfigError::value("--ep-size", ep_size, why, "Leave it out")
+        }
+        experts => ConfigError::conflict(
+            option,
+            tp_size,
+            format!(
+                "groups are as many ranks each, and each needs one of a layer's {experts} experts"
+            ),
+            format!("Sizes that work: {}", dp_attention::list(&works)),
+        ),
     })
 }
 

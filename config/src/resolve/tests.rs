@@ -248,7 +248,14 @@ const REFUSED: &[(&str, &[&str])] = &[
     ),
     ("--tp 4 --pin-cores auto", &["--pin-cores auto", "4 ranks"]),
     ("--pp 2", &["--pp is not an option here", "--tp-size"]),
-    ("--ep-size 2", &["--ep-size", "part of each expert"]),
+    (
+        "--ep-size 2",
+        &["--ep-size 2", "no experts", "Leave it out"],
+    ),
+    (
+        "--enable-expert-parallel",
+        &["--enable-expert-parallel", "--ep-size"],
+    ),
     (
         "--gpu-memory-utilization 0.9",
         &["--gpu-memory-utilization", "--mem-fraction-static"],
@@ -509,6 +516,7 @@ mod access;
 mod bounds;
 mod cores;
 mod dp_attention;
+mod ep_size;
 mod load_format;
 
 #[test]

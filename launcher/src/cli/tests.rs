@@ -70,7 +70,7 @@ fn dp_ranks_arrive() {
             (" --dp 1", (1, false)),
             (" --dp 1 --enable-dp-attention=false", (1, false)),
         ] {
-            let line = format!("lockstep {command} --tp 4{dp}{rest}");
+            let line = format!("lockstep {command} --tp 4 --ep 2{dp}{rest}");
             let serve = match parsed(words(&line)).expect("parses") {
                 Command::Serve(args) | Command::Config(args) => *args,
                 Command::Generate(args) => generate::serve_args(&args),
@@ -80,6 +80,7 @@ fn dp_ranks_arrive() {
             let parallel = serve.parallel;
             let found = (parallel.dp_size, parallel.enable_dp_attention);
             assert_eq!(found, (Some(expected.0), expected.1), "{line}");
+            assert_eq!(parallel.ep_size, Some(2), "{line}");
         }
     }
 }

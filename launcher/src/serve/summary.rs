@@ -134,6 +134,7 @@ fn text(settings: &Settings, backend: Option<&str>, seconds: f64) -> String {
     ));
     rows.extend(exchange(engine, backend).map(|text| ("Exchange", text)));
     rows.extend(dp_ranks(engine).map(|text| ("DP ranks", text)));
+    rows.extend(experts(engine).map(|text| ("Experts", text)));
     rows.push((
         "KV cache",
         format!(
@@ -207,6 +208,16 @@ fn dp_ranks(engine: &EngineConfig) -> Option<String> {
         parallel.dp_size,
         counted(parallel.attn_tp_size(), "rank")
     ))
+}
+
+/// Text about ranks with experts of their own; `None` where each has a part of all.
+fn experts(engine: &EngineConfig) -> Option<String> {
+    let parallel = &engine.parallel;
+    let each = counted(parallel.tp_size / parallel.ep_size, "rank");
+    (parallel.ep_size > 1).then(|| {
+        let groups = parallel.ep_size;
+        format!("{groups} groups of {each}, each with experts of its own")
+    })
 }
 
 /// Suffix for figures that count per DP rank, where there are several.

@@ -39,6 +39,7 @@ pub fn server(ctx: &RoleContext, load: &GetLoadResponse) -> GetServerInfoRespons
     let args = [
         ("tp_size", engine.parallel.tp_size),
         ("dp_size", engine.parallel.dp_size),
+        ("ep_size", engine.parallel.ep_size),
         ("pp_size", 1),
         ("nnodes", engine.parallel.nnodes),
         ("context_length", engine.server.context_length),

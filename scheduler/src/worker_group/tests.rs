@@ -12,6 +12,7 @@ fn group_of(size: u32, dp_size: usize) -> (WorkerGroup, Streams) {
     let mut group = WorkerGroup::new(&ParallelConfig {
         tp_size: size as usize,
         dp_size,
+        ep_size: 1,
         nnodes: 1,
         dist_init_addr: String::new(),
         threads_per_rank: 1,

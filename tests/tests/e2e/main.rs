@@ -14,6 +14,7 @@ mod corpora;
 mod cuda;
 mod data_parallel;
 mod drain;
+mod experts;
 mod faults;
 mod first_steps;
 mod fronts;

@@ -175,6 +175,7 @@ pub(super) async fn server_info(State(app): State<Arc<App>>) -> ApiResult<Respon
         "served_model_name": app.model(),
         "tp_size": config.parallel.tp_size,
         "dp_size": config.parallel.dp_size,
+        "ep_size": config.parallel.ep_size,
         "max_total_tokens": config.kv_tokens(),
         "max_running_requests": config.schedule.max_running_requests,
         "weights": {

@@ -110,6 +110,7 @@ pub fn engine_config() -> EngineConfig {
         parallel: ParallelConfig {
             tp_size: 1,
             dp_size: 1,
+            ep_size: 1,
             nnodes: 1,
             dist_init_addr: String::new(),
             threads_per_rank: 1,

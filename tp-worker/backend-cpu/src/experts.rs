@@ -13,7 +13,7 @@ use crate::multiversion::multiversion;
 use crate::partition::for_rows;
 use crate::pool::Pool;
 use crate::tensor::CpuVector;
-use route::{Routing, Rule};
+use route::{ELSEWHERE, Routing, Rule};
 
 /// Activations of an operation. A row has as many choices as it goes through experts; choices of
 /// the same expert lie together.
@@ -54,19 +54,15 @@ pub(crate) fn run(
     } = activations;
     let Space { packed, routing } = space;
     let (count, taken) = (w.gate_up.len(), w.taken());
-    let rows = scores.len() / (count - w.shared).max(1);
+    let rows = scores.len() / w.scored.max(1);
     if rows == 0 {
         return Ok(());
     }
     routing.grow(Routing::words(rows, count, taken), "routes of experts")?;
     let mut routing = Routing::new(routing, rows, count, taken);
-    let rule = Rule {
-        routing: w.routing,
-        correction: w.correction.map(|values| values.0.as_slice()),
-        shared: w.shared,
-    };
-    routing.choose(pool, isa, scores, &rule);
+    routing.choose(pool, isa, scores, &rule(&w));
     routing.sort();
+    let (here, columns) = (routing.here(), w.down[0].cols);
     let biases = [w.gate_up_bias, w.down_bias];
     let [gate_up_bias, down_bias] = biases.map(|biases| biases.map(|own| own.0.as_slice()));
     let groups = |matrices, biases| Groups {
@@ -88,7 +84,9 @@ pub(crate) fn run(
         scratch,
         gate_up,
     )?;
-    activation::expert_gate(pool, isa, w.gate, gate_up, w.down[0].cols, activated);
+    let gates = &gate_up[..here * 2 * columns];
+    let gated = &mut activated[..here * columns];
+    activation::expert_gate(pool, isa, w.gate, gates, columns, gated);
     let inputs = Inputs {
         values: activated,
         order: None,
@@ -108,8 +106,19 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Sums the weighed products of each row's choices, in their order: by ascending expert. So a
-/// row's sum does not depend on other rows.
+/// Rule by which rows choose experts of a mixture.
+fn rule<'w>(w: &Experts<'w, CpuMatrix, CpuVector>) -> Rule<'w> {
+    Rule {
+        routing: w.routing,
+        correction: w.correction.map(|values| values.0.as_slice()),
+        scored: w.scored,
+        first: w.first,
+        shared: w.shared,
+    }
+}
+
+/// Sums the weighed products of each row's choices that are here, in their order: by ascending
+/// expert. So a row's sum does not depend on other rows.
 fn sum<'c>(
     pool: &mut Pool,
     isa: Isa,
@@ -121,12 +130,15 @@ fn sum<'c>(
     for_rows(pool, out, width, |rows, part| {
         let choices = choices.clone().skip(rows.start);
         for ((places, weights), out) in choices.zip(part.chunks_exact_mut(width)) {
-            for (number, (place, weight)) in places.iter().zip(weights).enumerate() {
-                let product = &products[*place as usize * width..][..width];
-                match number {
-                    0 => weigh(isa, product, *weight, out),
-                    _ => add_weighed(isa, product, *weight, out),
-                }
+            let choices = places.iter().zip(weights);
+            let mut here = choices.filter(|(place, _)| **place != ELSEWHERE);
+            let product = |place: u32| &products[place as usize * width..][..width];
+            match here.next() {
+                Some((place, weight)) => weigh(isa, product(*place), *weight, out),
+                None => out.fill(0.0),
+            }
+            for (place, weight) in here {
+                add_weighed(isa, product(*place), *weight, out);
             }
         }
     });

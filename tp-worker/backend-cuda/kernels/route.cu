@@ -96,11 +96,12 @@ __device__ inline float exp_of(float x) {
 struct Route {
     const float* scores;        // [rows, scored]
     const float* correction;    // [scored], or null
-    unsigned* experts;          // [rows, taken]: of each row, ascending
+    unsigned* experts;          // [rows, taken]: of each row, ascending; NONE for those elsewhere
     float* weights;             // [rows, taken]
     Rows rows;
     unsigned scored, active;    // experts that are chosen from, and that are chosen
     unsigned taken;             // with those behind them that each row goes through
+    unsigned first, held;       // experts that are here, of those that are chosen from
     unsigned sigmoid;           // weights are those of a sigmoid, not of a softmax
     unsigned renormalized;      // weights of chosen experts are divided by their sum
     float factor;               // of the weights, then
@@ -162,7 +163,7 @@ __device__ inline void take_best(const Route& a, const float* weights, unsigned 
     const unsigned taken = first != first ? lowest : best.expert;
     if (taken % 32 == lane) free &= ~(1u << taken / 32);
 }
-// Lists chosen experts, ascending, and moves their weights to the front.
+// Lists chosen experts, ascending and as they are numbered here, and moves their weights to the front.
 __device__ inline void list_chosen(const Route& a, unsigned lane, unsigned chosen, float* weights, unsigned* experts) {
     unsigned listed = 0;
     for (unsigned i = 0; i * 32 < a.scored; i++) {
@@ -174,7 +175,7 @@ __device__ inline void list_chosen(const Route& a, unsigned lane, unsigned chose
         const unsigned at = listed + __popc(all & ((1u << lane) - 1));
         if (is_chosen) {
             weights[at] = weight;
-            experts[at] = e;
+            experts[at] = e - a.first < a.held ? e - a.first : NONE;
         }
         listed += __popc(all);
     }
@@ -201,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) route(Route a) {
     __syncwarp();           // the chosen are in front
     const float sum = a.renormalized ? sum_in_order(weights, a.active) : 1.0f;
     for (unsigned i = lane; i < a.taken; i += 32) {
-        if (i >= a.active) experts[i] = a.scored + i - a.active;
+        if (i >= a.active) experts[i] = a.held + i - a.active;
         const float weight = i < a.active ? weights[i] : 1.0f;
         out[i] = i < a.active ? __fmul_rn(a.renormalized ? __fdiv_rn(weight, sum) : weight, a.factor) : 1.0f;
     }
@@ -210,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) route(Route a) {
 constexpr unsigned SORTERS = 512;
 struct Sort {
     const unsigned* experts;    // [rows, taken]
-    unsigned* places;           // [rows, taken]: of each choice, in the order by experts
+    unsigned* places;           // [rows, taken]: of each choice, in the order by experts, or NONE
     unsigned* order;            // [rows · taken]: row of each place
     ExpertTile* tiles;
     unsigned* count;            // of tiles
@@ -241,7 +242,8 @@ __device__ inline unsigned sum_before(unsigned x, unsigned& total) {
     return before + upto - x;
 }
 // Sorts choices by expert, those of one expert by row, and cuts each expert's into tiles. A block
-// takes an expert: it counts all choices, and finds the places of its own. Grid: (experts).
+// takes an expert: it counts all choices, and finds the places of its own. The first block also marks
+// the choices whose expert is elsewhere. Grid: (experts).
 extern "C" __global__ void __launch_bounds__(SORTERS) sort_choices(Sort a) {
     begin_after_predecessors();
     __shared__ unsigned counts[MOST_EXPERTS];
@@ -253,7 +255,8 @@ extern "C" __global__ void __launch_bounds__(SORTERS) sort_choices(Sort a) {
     unsigned own = 0;
     for (unsigned choice = begin; choice < end; choice++) {
         const unsigned chosen = a.experts[choice];
-        atomicAdd(&counts[chosen], 1u);
+        if (chosen != NONE) atomicAdd(&counts[chosen], 1u);
+        else if (expert == 0) a.places[choice] = NONE;
         own += chosen == expert;
     }
     __syncthreads();        // all are counted
@@ -282,7 +285,7 @@ extern "C" __global__ void __launch_bounds__(SORTERS) sort_choices(Sort a) {
 struct Weigh {
     const float* products;      // [places, width]
     const float* weights;       // [rows, taken]
-    const unsigned* places;     // [rows, taken]
+    const unsigned* places;     // [rows, taken]; NONE: nothing is here
     float* out;                 // [rows, width]
     Rows rows;
     unsigned width, taken;
@@ -296,17 +299,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) weigh_choices(Weigh a) {
     const unsigned* places = a.places + (size_t)row * a.taken;
     const float* weights = a.weights + (size_t)row * a.taken;
     float sum = 0;
+    bool any = false;
     ROLLED
     for (unsigned first = 0; first < a.taken; first += AT_ONCE) {
         float x[AT_ONCE];
+        bool here[AT_ONCE];
+        UNROLL
+        for (unsigned i = 0; i < AT_ONCE; i++) {
+            const unsigned place = first + i < a.taken ? places[first + i] : NONE;
+            here[i] = place != NONE;
+            if (here[i]) x[i] = a.products[(size_t)place * a.width + column];
+        }
         UNROLL
         for (unsigned i = 0; i < AT_ONCE; i++)
-            if (first + i < a.taken) x[i] = a.products[(size_t)places[first + i] * a.width + column];
-        UNROLL
-        for (unsigned i = 0; i < AT_ONCE; i++)
-            if (first + i < a.taken) {
+            if (here[i]) {
                 const float weighed = __fmul_rn(weights[first + i], x[i]);
-                sum = first + i == 0 ? weighed : __fadd_rn(sum, weighed);
+                sum = any ? __fadd_rn(sum, weighed) : weighed;
+                any = true;
             }
     }
     a.out[(size_t)row * a.width + column] = sum;

@@ -44,18 +44,24 @@ pub struct Scatter<'a, T> {
 }
 
 /// A mixture of experts (Shazeer et al., arXiv:1701.06538), each of which is a gated MLP. All
-/// experts are alike in shape and format.
+/// experts are alike in shape and format. Lists of experts have those that are here: neighbours
+/// among those that the router scores, and behind them the shared ones. Experts that are on other
+/// ranks add nothing.
 #[derive(Debug)]
 pub struct Experts<'a, M, V> {
+    /// Number of experts that the router scores.
+    pub scored: usize,
+    /// Number of the first of these that is here.
+    pub first: usize,
     /// Number of experts that are chosen for each row, at most the number of those that the router
     /// scores.
     pub active: usize,
-    /// Number of experts behind those that the router scores. Each row goes through all of them,
+    /// Number of experts here that the router does not score. Each row goes through all of them,
     /// with the weight one.
     pub shared: usize,
     /// Rule by which experts are chosen and weighed.
     pub routing: Routing,
-    /// Values `[experts]` that are added to the weights for the choice alone; `None` if choices go
+    /// Values `[scored]` that are added to the weights for the choice alone; `None` if choices go
     /// by the weights.
     pub correction: Option<&'a V>,
     /// Gate rows, then up rows of each expert, `[2·m, in]`.
@@ -76,6 +82,11 @@ impl<M, V> Experts<'_, M, V> {
     /// Returns the number of experts that each row goes through, with the shared ones.
     pub fn taken(&self) -> usize {
         self.active + self.shared
+    }
+
+    /// Returns the number of experts here that the router scores.
+    pub fn held(&self) -> usize {
+        self.gate_up.len() - self.shared
     }
 }
 

@@ -18,8 +18,10 @@ pub struct MatrixShape {
 /// The experts of a layer, by their sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertsShape {
-    /// Number of experts, with the shared ones.
+    /// Number of experts on this rank, with the shared ones.
     pub count: usize,
+    /// Number of experts that the router scores, on all ranks.
+    pub scored: usize,
     /// Number of experts that each row goes through, with the shared ones.
     pub active: usize,
     /// Gate and up of one expert.

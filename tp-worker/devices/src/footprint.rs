@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use lockstep_backend::DeviceMemory;
-use lockstep_model::{matrix_formats, rank_attentions, rank_experts, rank_memory, shared_part};
+use lockstep_model::{
+    Topology, matrix_formats, rank_attentions, rank_experts, rank_memory, shared_part,
+};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
     DeviceKind, DeviceRoom, EngineShape, Footprint, MatrixRole, ModelConfig, RankMemory,
@@ -129,10 +131,16 @@ impl OnDevice for Serves<'_> {
                 B::serves(&options, &shape, engine.kv_dtype)?;
             }
         }
-        let of_target = rank_experts(engine.model, engine.tp_size, engine.dp_size);
-        let of_draft = draft.map_or_else(Vec::new, |draft| rank_experts(draft, 1, 1));
-        for shape in of_target.iter().chain(&of_draft) {
-            B::serves_experts(shape)?;
+        // The first rank has the most experts; the last one has the thinnest parts.
+        let places = [0, engine.tp_size - 1].map(|rank| {
+            let place = Topology::new(rank, engine.tp_size, engine.dp_size);
+            (engine.model, place.with_experts(engine.ep_size))
+        });
+        let of_draft = draft.map(|draft| (draft, Topology::alone()));
+        for (model, place) in places.into_iter().chain(of_draft) {
+            for shape in rank_experts(model, place) {
+                B::serves_experts(&shape)?;
+            }
         }
         Ok(())
     }

@@ -126,6 +126,21 @@ pub enum ModelError {
         /// Advice for the message. Example: "1, 2, 4 or 8".
         remedy: String,
     },
+    /// Experts can't be split by number over so many groups of ranks.
+    #[error(
+        "--ep-size {ep_size} does not fit --tp-size {tp_size} and a model with {experts} experts \
+         in a layer; use {remedy}"
+    )]
+    SplitExperts {
+        /// Number of groups asked for.
+        ep_size: usize,
+        /// Number of ranks.
+        tp_size: usize,
+        /// Fewest experts of a layer that has some; 0 if none has.
+        experts: usize,
+        /// Advice for the message. Example: "1, 2 or 4".
+        remedy: String,
+    },
     /// A forward pass does not fit into the buffers.
     #[error("a pass brings {found} {what}, buffers hold {limit}")]
     TooLarge {

@@ -321,6 +321,7 @@ fn ranks_take_what_is_charged() {
                     kv_dtype: KvCacheDtype::Float32,
                     tp_size,
                     dp_size,
+                    ep_size: 1,
                     collectives: CollectiveBackend::Auto,
                     threads_per_rank: 1,
                     speculation: &speculation,

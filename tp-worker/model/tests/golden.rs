@@ -16,6 +16,8 @@ mod data_parallel;
 mod driver;
 #[path = "golden/dummy.rs"]
 mod dummy;
+#[path = "golden/experts_by_number.rs"]
+mod experts_by_number;
 #[path = "golden/faults.rs"]
 mod faults;
 #[path = "support/groups.rs"]

@@ -111,6 +111,7 @@ impl<B: Backend + 'static> Worker<B> {
         let options = LoadOptions {
             files,
             notes: Some(agreement::NOTE),
+            ep_size: config.parallel.ep_size,
             ..LoadOptions::new(Axis::World, limits)
         };
         let mut transformer = Transformer::load(backend, &config.model, options, progress)?;

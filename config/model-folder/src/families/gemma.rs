@@ -55,7 +55,7 @@ const TRAITS: Traits = Traits {
     norm: NormKind::RmsUnitOffset,
     norm_eps: Traits::LLAMA.norm_eps,
     multipliers,
-    keys: Some(&[
+    keys: &[
         SCORE_CAP,
         LOGIT_CAP,
         QUERY_SCALE,
@@ -66,7 +66,8 @@ const TRAITS: Traits = Traits {
         "cache_implementation",
         "hidden_activation",
         "rope_local_base_freq",
-    ]),
+    ],
+    ..Traits::LLAMA
 };
 
 const DENSE: Dense = Dense {

@@ -33,7 +33,7 @@ pub(super) const FAMILY: Family = Family {
     },
     names: TensorNames::default,
     traits: Traits {
-        keys: Some(&[
+        keys: &[
             "first_k_dense_replace",
             "n_group",
             "n_shared_experts",
@@ -42,7 +42,7 @@ pub(super) const FAMILY: Family = Family {
             "routed_scaling_factor",
             "topk_group",
             "use_qk_norm",
-        ]),
+        ],
         ..Traits::LLAMA
     },
     layers,

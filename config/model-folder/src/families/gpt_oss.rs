@@ -43,7 +43,7 @@ pub(super) const FAMILY: Family = Family {
     },
     names: TensorNames::default,
     traits: Traits {
-        keys: Some(&[ACTIVE, ORIGINAL, ALPHA, LIMIT]),
+        keys: &[ACTIVE, ORIGINAL, ALPHA, LIMIT],
         ..Traits::LLAMA
     },
     layers,

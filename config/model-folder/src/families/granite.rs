@@ -22,16 +22,19 @@ pub(super) const FAMILY: Family = Family {
     names: TensorNames::default,
     traits: Traits {
         multipliers,
-        keys: Some(&[
-            "attention_multiplier",
-            "embedding_multiplier",
-            "logits_scaling",
-            "residual_multiplier",
-        ]),
+        keys: &KEYS,
         ..Traits::LLAMA
     },
     layers: |config| scaled(config, Dense::LLAMA.layers(config)?),
 };
+
+/// Keys of the factors.
+pub(super) const KEYS: [&str; 4] = [
+    "attention_multiplier",
+    "embedding_multiplier",
+    "logits_scaling",
+    "residual_multiplier",
+];
 
 /// Reads the factors outside of layers.
 pub(super) fn multipliers(config: &Raw) -> Result<Multipliers, ModelConfigError> {

@@ -24,6 +24,7 @@ pub(super) const FAMILY: Family = Family {
     names: TensorNames::default,
     traits: Traits {
         multipliers: granite::multipliers,
+        keys: &granite::KEYS,
         ..Traits::LLAMA
     },
     layers: |config| {

@@ -2,7 +2,7 @@
 //! chosen by corrected weights.
 
 use lockstep_types::{ExpertsNames, Mlp, QkNorm, RouterWeights, Routing, TensorNames};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Family, Traits, dense::Dense, experts};
 
@@ -25,8 +25,37 @@ pub(super) const FAMILY: Family = Family {
         })
     },
     names: TensorNames::default,
-    traits: Traits::LLAMA,
+    traits: Traits {
+        keys: &[
+            TYPES,
+            "rotary_dim",
+            // Of dense layers, and of shared experts, which no release has.
+            "mlp_intermediate_size",
+            "shared_moe_mode",
+            // The model's own draft layers, which are not loaded.
+            "mtp_transformer_layers",
+            "num_mtp_modules",
+            "use_mtp",
+        ],
+        only: || {
+            json!({
+                "layernorm_full_attention_beta": 1.0,
+                "layernorm_linear_attention_beta": 1.0,
+                "layernorm_mlp_beta": 1.0,
+                "qk_norm_type": "per_layer",
+                "scoring_func": "sigmoid",
+                "use_qk_norm": true,
+                "use_routing_bias": true,
+            })
+        },
+        ..Traits::LLAMA
+    },
     layers: |config| {
+        let full = |kind: &Value| kind == 1;
+        let types = config.get(TYPES).and_then(Value::as_array);
+        if types.is_some_and(|types| !types.iter().all(full)) {
+            return Err(config.unsupported(TYPES, "linear attention is not served; all must be 1"));
+        }
         let routing = Routing {
             weights: RouterWeights::Sigmoid,
             renormalized: true,
@@ -39,6 +68,9 @@ pub(super) const FAMILY: Family = Family {
         MINIMAX_M2.layers_with(config, |_| Mlp::Experts(experts.clone()))
     },
 };
+
+/// Key of each layer's kind of attention: 1 for softmax, 0 for linear attention.
+const TYPES: &str = "attn_type_list";
 
 const MINIMAX_M2: Dense = Dense {
     qk_norm: QkNorm::Whole,

@@ -24,7 +24,7 @@ pub(super) const FAMILY: Family = Family {
     },
     names: TensorNames::default,
     traits: Traits {
-        keys: Some(&[]),
+        keys: &[],
         ..Traits::LLAMA
     },
     layers,

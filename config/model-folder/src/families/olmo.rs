@@ -33,7 +33,7 @@ pub(super) const OLMO3: Family = Family {
 };
 
 const TRAITS: Traits = Traits {
-    keys: Some(&[]),
+    keys: &[],
     ..Traits::LLAMA
 };
 

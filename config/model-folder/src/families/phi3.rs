@@ -21,7 +21,11 @@ pub(super) const FAMILY: Family = Family {
         })
     },
     names: TensorNames::default,
-    traits: Traits::LLAMA,
+    traits: Traits {
+        // Phi-4-mini has these, from its own code.
+        only: || json!({"full_attn_mod": 1, "interpolate_factor": 1}),
+        ..Traits::LLAMA
+    },
     layers: |config| PHI3.layers(config),
 };
 

@@ -27,7 +27,7 @@ pub(super) const FAMILY: Family = Family {
     },
     names: TensorNames::default,
     traits: Traits {
-        keys: Some(&[QK_NORM]),
+        keys: &[QK_NORM],
         ..Traits::LLAMA
     },
     layers,

@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
     },
     names: TensorNames::default,
     traits: Traits {
-        keys: Some(&[ROTATED, INTERVAL]),
+        keys: &[ROTATED, INTERVAL],
         ..Traits::LLAMA
     },
     layers,

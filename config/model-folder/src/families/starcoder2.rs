@@ -29,7 +29,7 @@ pub(super) const FAMILY: Family = Family {
     traits: Traits {
         norm: NormKind::Layer,
         norm_eps: NORM_EPS,
-        keys: Some(&[
+        keys: &[
             "activation_function",
             "attention_softmax_in_fp32",
             "embedding_dropout",
@@ -40,7 +40,7 @@ pub(super) const FAMILY: Family = Family {
             "scale_attention_softmax_in_fp32",
             "scale_attn_weights",
             "use_bias",
-        ]),
+        ],
         ..Traits::LLAMA
     },
     layers,

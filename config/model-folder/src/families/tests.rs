@@ -1,5 +1,6 @@
 mod factors;
 mod gpt_oss;
+mod keys;
 mod layers;
 mod long;
 

@@ -6,6 +6,7 @@ mod keys;
 use std::collections::BTreeSet;
 
 use lockstep_types::{ModelConfigError, TensorNames};
+use serde_json::Value;
 
 use super::{Family, SERVED, TextModel, listed, qwen_vl};
 use crate::{checkpoint, raw::Raw};
@@ -106,13 +107,24 @@ impl Wrapper {
     }
 }
 
-/// Checks that all keys of a text model which turn something on are known.
+/// Checks that all keys of a text model which turn something on are known, and that keys of which
+/// one value alone is served have that value.
 ///
 /// # Errors
-/// [`ModelConfigError::Unsupported`] names the first key that is not.
+/// [`ModelConfigError::Unsupported`] names the first key that is not so.
 pub(super) fn check_keys(text: &Raw, family: &Family) -> Result<(), ModelConfigError> {
-    let own = family.traits.keys.unwrap_or_default();
-    let known = |key: &str| keys::is_known(key) || own.contains(&key);
+    let (own, only) = (family.traits.keys, (family.traits.only)());
+    let of_one = |key: &str| only.get(key).is_some();
+    for (key, served) in only.as_object().into_iter().flatten() {
+        let same = |value: &Value| match (value.as_f64(), served.as_f64()) {
+            (Some(number), Some(served)) => number == served,
+            _ => value == served,
+        };
+        if text.get(key).is_some_and(|value| !same(value)) {
+            return Err(text.unsupported(key, format!("the family is served with {served} alone")));
+        }
+    }
+    let known = |key: &str| keys::is_known(key) || own.contains(&key) || of_one(key);
     match text.keys().find(|key| !known(key)) {
         None => Ok(()),
         Some(key) => {

@@ -466,7 +466,7 @@ fn numbers_that_are_not_finite_harm_their_own_key_alone() {
         std::fs::write(dir.path().join("generation_config.json"), generation).expect("written");
         crate::load(dir.path()).map_err(|error| error.to_string())
     };
-    let unused = r#""attention_dropout": NaN, "time_step_limit": [0.0, Infinity], "a": -Infinity"#;
+    let unused = r#""attention_dropout": NaN, "id2label": [0.0, Infinity], "top_p": -Infinity"#;
     let generation = r#"{"eos_token_id": 3, "temperature": NaN}"#;
     let model = load(unused, generation).expect("served");
     assert_eq!(model.eos_token_ids, [2, 3]);

@@ -18,7 +18,8 @@ const DRAFT: &str =
     "use --speculative-algorithm, --speculative-draft-model-path and --speculative-num-steps";
 const STEPS: &str = "use --speculative-num-steps, how many tokens deep is drafted";
 const REPLICAS: &str = "use --tp-size, or run one server per replica behind a gateway";
-const EXPERTS: &str = "leave it out; every rank has a part of each expert";
+const EXPERTS: &str = "use --ep-size with as many groups as --tp-size, so that each rank has experts \
+                       of its own";
 const LORA: &str = "merge the adapter into the model's weights and serve that";
 const PARSED: &str = "leave it out; --tool-call-parser and --reasoning-parser are on by default";
 const GRAMMAR: &str = "leave it out; requests name their own schema or expression";
@@ -101,7 +102,6 @@ pub(super) const TABLE: &[RefusedGroup] = groups! {
         V "-tp" => "use --tp-size";
         V "-dp" => "use --dp-size, with --enable-dp-attention";
         VS "--pp-size" "--pp" "--pipeline-parallel-size" "-pp" passes "1" => REPLICAS;
-        VS "--ep-size" "--ep" "--expert-parallel-size" passes "1" => EXPERTS;
         V "--enable-expert-parallel" passes "false" => EXPERTS;
         V "--distributed-executor-backend" passes "mp" => "leave it out; each rank is a process, on several nodes too";
         VS "--disable-custom-all-reduce" passes "false" => "use --collective-backend, what ranks on GPUs exchange their data by";

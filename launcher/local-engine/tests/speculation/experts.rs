@@ -48,6 +48,23 @@ fn drafts_change_no_bit() {
     assert!(accepted > 0);
 }
 
+/// Each rank has experts of its own, five and four of them.
+#[test]
+fn drafts_change_no_bit_where_experts_are_split_by_number() {
+    let (jobs, mut accepted) = (jobs(4, 24), 0);
+    for (split, draft) in [
+        ((2, 1), (Algorithm::Ngram, Shape::chain(5), 4)),
+        ((2, 2), (Algorithm::Ngram, Shape::TREE, 1)),
+    ] {
+        let plain = Setup {
+            ep: 2,
+            ..plain(Dtype::Float32, split)
+        };
+        accepted += with_drafts(&plain, &jobs, &[draft]);
+    }
+    assert!(accepted > 0);
+}
+
 /// The device routes, drafts and chooses. Its passes have at most 64 tokens, so that all have the
 /// same bits.
 #[test]

@@ -135,6 +135,8 @@ pub enum Layers {
     Experts,
     /// Windows of [`WINDOWS`] in turn. The texts that the layers were trained for are gone.
     Windows,
+    /// Windows in all layers, of two sizes.
+    WindowsAlone,
     /// Random weights, and layers of gpt-oss: [`WINDOWS`] in turn, sinks, and experts in MXFP4
     /// with biases and bounded gates.
     GptOss,
@@ -149,19 +151,19 @@ impl Layers {
             Self::Trained => {}
             Self::TwoCaches => mix_caches(model),
             Self::Experts => mix_experts(model),
-            Self::Windows => give_windows(model),
+            Self::Windows => give_windows(model, &WINDOWS),
+            Self::WindowsAlone => give_windows(model, &[WINDOWS[0], WINDOWS[2]]),
             Self::GptOss => {
-                give_windows(model);
+                give_windows(model, &WINDOWS);
                 be_gpt_oss(model);
             }
         }
     }
 }
 
-fn give_windows(model: &mut ModelConfig) {
-    let windows = WINDOWS.map(|window| window.and_then(NonZeroUsize::new));
-    for (layer, window) in model.layers.iter_mut().zip(windows.into_iter().cycle()) {
-        layer.attention_mut().window = window;
+fn give_windows(model: &mut ModelConfig, windows: &[Option<usize>]) {
+    for (layer, window) in model.layers.iter_mut().zip(windows.iter().cycle()) {
+        layer.attention_mut().window = window.and_then(NonZeroUsize::new);
     }
 }
 
@@ -178,6 +180,8 @@ pub struct Setup {
     pub tp: usize,
     /// DP ranks; 1: attention is not data-parallel.
     pub dp: usize,
+    /// Groups of ranks that experts are split over by number.
+    pub ep: usize,
     /// True if ranks compute on GPUs; all on one GPU, if there are fewer GPUs than ranks.
     pub gpus: bool,
     pub page: usize,
@@ -209,6 +213,7 @@ impl Setup {
             dtype,
             tp,
             dp: 1,
+            ep: 1,
             gpus: false,
             page: 16,
             chunk: Some(512),
@@ -303,6 +308,8 @@ impl Setup {
             .unwrap_or_else(|error| panic!("{self:?}: {error}"))
             .value;
         self.layers.change(&mut config.model);
+        assert!(config.model.ep_sizes(self.tp).contains(&self.ep));
+        config.parallel.ep_size = self.ep;
         if let Some(draft) = &mut config.speculation.draft {
             self.layers.change(&mut draft.model);
         }

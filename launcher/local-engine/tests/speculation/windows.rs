@@ -40,6 +40,36 @@ fn chunks_pages_and_cached_prefixes_change_no_bit() {
     }
 }
 
+/// No layer keeps all positions, and drafters do.
+#[test]
+fn windows_in_all_layers_change_no_bit() {
+    for (page, split) in [(4, (1, 1)), (16, (2, 2))] {
+        let jobs = jobs_with_stems(page);
+        let without = Setup {
+            layers: Layers::WindowsAlone,
+            radix: false,
+            ..small(page, split)
+        };
+        let load = without.start().load();
+        // Two groups with windows, each with fewer pages than the first group has.
+        assert!((1..2 * load.kv_tokens_total).contains(&load.kv_window_tokens_total));
+        let expected = answers(&without, &jobs);
+        for (overlap, speculation) in [
+            (true, None),
+            (true, Some((Algorithm::Eagle3, Shape::TREE))),
+            (false, Some((Algorithm::Standalone, Shape::chain(3)))),
+        ] {
+            let setup = Setup {
+                overlap,
+                speculation,
+                radix: true,
+                ..without.clone()
+            };
+            cold_and_warm(&setup, &jobs, &expected);
+        }
+    }
+}
+
 /// Few slots and short chunks, so that groups with windows have fewer pages than the others.
 fn small(page: usize, split: (usize, usize)) -> Setup {
     Setup {
@@ -189,5 +219,10 @@ fn drafts_on_gpus_change_no_bit() {
         (Algorithm::Standalone, Shape::TREE, 16),
     ];
     accepted += with_drafts(&on_gpus(&plain((1, 1))), &jobs, &drafts);
+    let alone = Setup {
+        layers: Layers::WindowsAlone,
+        ..plain((1, 1))
+    };
+    accepted += with_drafts(&on_gpus(&alone), &jobs, &drafts[1..]);
     assert!(accepted > 0);
 }

@@ -6,7 +6,8 @@ use lockstep_traces::Destination;
 use lockstep_types::{DeviceKind, NodeConfig, SpeculationConfig, TlsFiles, TraceConfig};
 
 use super::{
-    curl, dp_ranks, exchange, grouped, kv_cache, on_each, reachable, rounded, speculation, traces,
+    curl, dp_ranks, exchange, experts, grouped, kv_cache, on_each, reachable, rounded, speculation,
+    traces,
 };
 use crate::settings::tests::{config_file, config_of};
 
@@ -127,6 +128,15 @@ fn dp_ranks_are_told_in_plain_words() {
         assert!(told.starts_with(expected), "{told}");
         assert_eq!(on_each(&engine), " on each DP rank");
     }
+}
+
+#[test]
+fn experts_of_their_own_are_told() {
+    let mut engine = config_file().engine;
+    assert_eq!(experts(&engine), None);
+    (engine.parallel.tp_size, engine.parallel.ep_size) = (4, 2);
+    let told = experts(&engine).expect("several");
+    assert_eq!(told, "2 groups of 2 ranks, each with experts of its own");
 }
 
 #[test]

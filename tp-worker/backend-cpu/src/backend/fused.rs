@@ -93,7 +93,7 @@ impl CpuBackend {
         } = space;
         let (rows, choices, count) = (x.rows(), x.rows() * w.taken(), w.gate_up.len());
         assert!(
-            w.taken() <= count && w.down.len() == count,
+            w.active <= w.scored && w.first + w.held() <= w.scored && w.down.len() == count,
             "a row goes through experts that there are, and each has both matrices"
         );
         let [inputs, columns, outputs] = match (w.gate_up.first(), w.down.first()) {
@@ -109,9 +109,9 @@ impl CpuBackend {
             "all experts have one shape"
         );
         x.expect(rows, inputs, "the experts' input");
-        scores.expect(rows, count - w.shared, "the scores of experts");
+        scores.expect(rows, w.scored, "the scores of experts");
         if let Some(correction) = w.correction {
-            assert_eq!(correction.0.len(), count - w.shared, "each expert has one");
+            assert_eq!(correction.0.len(), w.scored, "each expert has one");
         }
         let biased = |biases: Option<&CpuVector>, rows| {
             biases.is_none_or(|biases| biases.0.len() == count * rows)

@@ -12,28 +12,37 @@ use crate::pool::Pool;
 /// Least weight that a sigmoid gives. Published models add as much to the sums that they divide by.
 const LEAST: f32 = 1e-20;
 
+/// Place of a choice whose expert is on another rank.
+pub(super) const ELSEWHERE: u32 = u32::MAX;
+
 /// Rule by which rows choose experts.
 pub(super) struct Rule<'a> {
     /// Weights of the chosen experts.
     pub routing: lockstep_types::Routing,
     /// Values that are added to the weights for the choice.
     pub correction: Option<&'a [f32]>,
-    /// Experts behind those that are chosen from, which each row goes through with the weight one.
+    /// Experts that are chosen from, on all ranks.
+    pub scored: usize,
+    /// Number of the first of these that is here.
+    pub first: usize,
+    /// Experts here behind those that are chosen from, which each row goes through with the weight
+    /// one.
     pub shared: usize,
 }
 
-/// Routes of `rows` rows. A row has `active` choices, which are numbered row after row, and in a
-/// row by ascending expert.
+/// Routes of `rows` rows among the experts that are here. A row has `active` choices, which are
+/// numbered row after row, and in a row by ascending expert.
 pub(super) struct Routing<'a> {
     active: usize,
     /// First choice of each expert in the order by experts, and behind the last expert the number
-    /// of all choices.
+    /// of all choices that are here.
     pub starts: &'a mut [u32],
     /// Space, as long as `starts`.
     pub firsts: &'a mut [u32],
     /// Row of each choice, in the order by experts.
     pub order: &'a mut [u32],
-    /// Place of each choice in the order by experts. Before [`Self::sort`], its expert.
+    /// Place of each choice in the order by experts, or [`ELSEWHERE`]. Before [`Self::sort`], its
+    /// expert among those that are here, or [`ELSEWHERE`].
     pub places: &'a mut [u32],
     /// Weight of each choice.
     pub weights: &'a mut [f32],
@@ -66,7 +75,9 @@ impl<'a> Routing<'a> {
 
     /// Chooses each row's experts by its `scores`, which are overwritten.
     pub fn choose(&mut self, pool: &mut Pool, isa: Isa, scores: &mut [f32], rule: &Rule<'_>) {
-        let (active, count) = (self.active, self.starts.len() - 1 - rule.shared);
+        let (active, count) = (self.active, rule.scored);
+        let held = (self.starts.len() - 1 - rule.shared) as u32;
+        let first = rule.first as u32;
         let (places, weights) = (Shared::new(self.places), Shared::new(self.weights));
         for_rows(pool, scores, count, |rows, scores| {
             for (row, scores) in rows.zip(scores.chunks_exact_mut(count)) {
@@ -82,17 +93,25 @@ impl<'a> Routing<'a> {
                 }
                 largest(scores, rule.correction, chosen, weights);
                 weigh(rule, weights);
-                let numbers = count as u32..;
-                shared.iter_mut().zip(numbers).for_each(|(to, at)| *to = at);
+                for expert in chosen {
+                    let here = expert.wrapping_sub(first);
+                    *expert = if here < held { here } else { ELSEWHERE };
+                }
+                shared.iter_mut().zip(held..).for_each(|(to, at)| *to = at);
                 ones.fill(1.0);
             }
         });
     }
 
-    /// Sorts all choices by expert; those of one expert stay in the order of rows.
+    /// Number of choices whose expert is here, once they are sorted.
+    pub fn here(&self) -> usize {
+        self.starts.last().map_or(0, |all| *all as usize)
+    }
+
+    /// Sorts all choices that are here by expert; those of one expert stay in the order of rows.
     pub fn sort(&mut self) {
         self.starts.fill(0);
-        for &expert in &*self.places {
+        for &expert in self.places.iter().filter(|place| **place != ELSEWHERE) {
             self.starts[expert as usize + 1] += 1;
         }
         let mut sum = 0;
@@ -101,7 +120,8 @@ impl<'a> Routing<'a> {
             *start = sum;
         }
         self.firsts.copy_from_slice(self.starts);
-        for (choice, place) in self.places.iter_mut().enumerate() {
+        let choices = self.places.iter_mut().enumerate();
+        for (choice, place) in choices.filter(|(_, place)| **place != ELSEWHERE) {
             let next = &mut self.firsts[*place as usize];
             *place = *next;
             *next += 1;
@@ -203,12 +223,15 @@ mod tests {
         let rule = Rule {
             routing: lockstep_types::Routing::softmax(renormalized),
             correction: None,
+            scored: count,
+            first: 0,
             shared: 0,
         };
         routed_by(&rule, scores, count, active)
     }
 
-    /// Routes rows of `count` scores, of which `active` are chosen.
+    /// Routes rows of as many scores as the rule has experts, of which `active` are chosen and
+    /// `count` are here.
     fn routed_by(
         rule: &Rule<'_>,
         scores: &[f32],
@@ -216,7 +239,7 @@ mod tests {
         active: usize,
     ) -> (Vec<u32>, Vec<u32>, Vec<u32>, Vec<f32>) {
         let mut pool = Pool::new(2, None, false).unwrap();
-        let rows = scores.len() / count;
+        let rows = scores.len() / rule.scored;
         let (all, taken) = (count + rule.shared, active + rule.shared);
         let mut memory = vec![7; Routing::words(rows, all, taken)];
         let mut routing = Routing::new(&mut memory, rows, all, taken);
@@ -249,6 +272,33 @@ mod tests {
             weights
                 .chunks(2)
                 .all(|pair| (pair[0] + pair[1] - 1.0).abs() < 1e-6)
+        );
+    }
+
+    /// Of four experts the second and the third are here, and a shared one.
+    #[test]
+    fn choices_of_experts_elsewhere_have_no_place() {
+        let rule = Rule {
+            routing: lockstep_types::Routing::softmax(true),
+            correction: None,
+            scored: 4,
+            first: 1,
+            shared: 1,
+        };
+        let scores = [
+            1.0, 5.0, 2.0, 5.0, // experts 1 and 3
+            9.0, 1.0, 0.0, 9.0, // experts 0 and 3
+            0.0, 3.0, 3.0, 1.0, // experts 1 and 2
+        ];
+        let (starts, order, places, weights) = routed_by(&rule, &scores, 2, 2);
+        assert_eq!(starts, [0, 2, 3, 6]);
+        assert_eq!(order[..6], [0, 2, 2, 0, 1, 2]);
+        let none = ELSEWHERE;
+        assert_eq!(places, [0, none, 3, none, none, 4, 1, 2, 5]);
+        assert_eq!(
+            weights,
+            [0.5, 0.5, 1.0].repeat(3),
+            "weights are those of all"
         );
     }
 
@@ -289,6 +339,8 @@ mod tests {
                 corrected: true,
             },
             correction: Some(&[0.0, -2.0, 0.0, 3.0]),
+            scored: 4,
+            first: 0,
             shared: 2,
         };
         let sigmoid = |score: f32| 1.0 / (1.0 + (-score).exp());

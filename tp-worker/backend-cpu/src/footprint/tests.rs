@@ -255,6 +255,7 @@ fn operations_need_what_is_charged() {
 fn mix(backend: &mut CpuBackend, rows: usize, shape: &ExpertsShape) {
     let ExpertsShape {
         count,
+        scored,
         active,
         gate_up,
         down,
@@ -263,7 +264,7 @@ fn mix(backend: &mut CpuBackend, rows: usize, shape: &ExpertsShape) {
     let matrices = [all(gate_up), all(down)];
     let mut tensor = |rows, width| backend.tensor(rows, width, Holds::Sum).unwrap();
     let x = tensor(rows, gate_up.cols);
-    let (mut scores, mut out) = (tensor(rows, count), tensor(rows, down.rows));
+    let (mut scores, mut out) = (tensor(rows, scored), tensor(rows, down.rows));
     let choices = rows * active;
     let space = ExpertSpace {
         gate_up: &mut tensor(choices, gate_up.rows),
@@ -271,6 +272,8 @@ fn mix(backend: &mut CpuBackend, rows: usize, shape: &ExpertsShape) {
         products: &mut tensor(choices, down.rows),
     };
     let experts = Experts {
+        scored,
+        first: 0,
         active,
         shared: 0,
         routing: Routing::softmax(true),
@@ -294,6 +297,7 @@ fn experts_need_what_is_charged() {
                 let (mut backend, memory) = backend(isa, dtype);
                 let experts = ExpertsShape {
                     count,
+                    scored: count,
                     active,
                     gate_up: shape(2 * 33, 150, format),
                     down: shape(150, 33, format),

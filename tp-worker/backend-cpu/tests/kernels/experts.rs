@@ -94,18 +94,46 @@ impl Case {
 
     /// Runs the operation over some of the rows.
     fn run(&self, backend: &mut CpuBackend, rows: Range<usize>) -> Vec<f32> {
+        let all = [&self.gate_up[..], &self.down[..]];
+        self.run_part(backend, rows, (0, self.shared), all, self.biases.clone())
+    }
+
+    /// Runs the operation with some of the experts that are chosen from, beginning with the number
+    /// `first`, and without the shared ones.
+    fn run_here(
+        &self,
+        backend: &mut CpuBackend,
+        rows: Range<usize>,
+        here: Range<usize>,
+    ) -> Vec<f32> {
+        let matrices = [&self.gate_up, &self.down].map(|all| &all[here.clone()]);
+        let biases = self.biases.each_ref().map(|biases| {
+            let each = biases.len() / self.gate_up.len();
+            biases[here.start * each..here.end * each].to_vec()
+        });
+        self.run_part(backend, rows, (here.start, 0), matrices, biases)
+    }
+
+    fn run_part(
+        &self,
+        backend: &mut CpuBackend,
+        rows: Range<usize>,
+        (first, shared): (usize, usize),
+        [gates, downs]: [&[CpuMatrix]; 2],
+        biases: [Vec<f32>; 2],
+    ) -> Vec<f32> {
         let count = self.count();
         let x = tensor(backend, &self.x[rows.start * IN..rows.end * IN], IN);
         let scores = &self.scores[rows.start * count..rows.end * count];
         let mut scores = tensor(backend, scores, count);
-        let choices = rows.len() * (self.active + self.shared);
+        let choices = rows.len() * (self.active + shared);
         let correction = self.correction.as_ref();
         let correction = correction.map(|values| backend.load_vector(values).unwrap());
         let loaded = |biases: &Vec<f32>| {
             let some = !biases.is_empty();
             some.then(|| backend.load_vector(biases).unwrap())
         };
-        let [gate_up_bias, down_bias] = self.biases.each_ref().map(loaded);
+        let [gate_up_bias, down_bias] = biases.each_ref().map(loaded);
         let mut space = |rows, width| {
             let mut space = backend.tensor(rows, width, Holds::Sum).unwrap();
             space.values_mut().fill(f32::NAN);
@@ -121,14 +149,16 @@ impl Case {
             products: &mut products,
         };
         let experts = Experts {
+            scored: self.count(),
+            first,
             active: self.active,
-            shared: self.shared,
+            shared,
             routing: self.routing,
             correction: correction.as_ref(),
-            gate_up: &self.gate_up,
+            gate_up: gates,
             gate_up_bias: gate_up_bias.as_ref(),
             gate: self.gate,
-            down: &self.down,
+            down: downs,
             down_bias: down_bias.as_ref(),
         };
         backend
@@ -293,6 +323,46 @@ fn of_equal_experts_the_lowest_are_chosen() {
                 (6.0 * tied - lowest).abs() <= 1e-5 * (1.0 + lowest.abs()),
                 "{isa}"
             );
+        }
+    }
+}
+
+/// Experts in three places, one of which has a single one: each place adds what its own experts make
+/// of a row, and zero if the row chose none of them. No place changes bits of another row.
+#[test]
+fn experts_elsewhere_add_nothing() {
+    for (isa, dtype) in variants() {
+        let mut backend = backend(isa, dtype, 2);
+        // Rows are even in number, so that there are no shared experts.
+        for (rows, (count, active)) in [(6, (8, 2)), (40, (9, 3)), (2, (12, 1))] {
+            let case = Case::new(&mut backend, WeightFormat::Float, rows, (count, active));
+            let whole = case.run(&mut backend, 0..rows);
+            let places = [0..3, 3..4, 4..count];
+            let found = places
+                .clone()
+                .map(|here| case.run_here(&mut backend, 0..rows, here));
+            for row in 0..rows {
+                let chosen = case.chosen(row);
+                for (here, found) in places.iter().zip(&found) {
+                    let own = &found[row * OUT..(row + 1) * OUT];
+                    if chosen.iter().all(|(expert, _)| !here.contains(expert)) {
+                        assert!(
+                            own.iter().all(|value| value.to_bits() == 0),
+                            "{isa} {dtype:?}"
+                        );
+                    }
+                    let alone = case.run_here(&mut backend, row..row + 1, here.clone());
+                    assert_eq!(bits(&alone), bits(own), "{isa} {dtype:?}, row {row}");
+                }
+            }
+            for (at, whole) in whole.iter().enumerate() {
+                let sum: f32 = found.iter().map(|part| part[at]).sum();
+                let size: f32 = found.iter().map(|part| part[at].abs()).sum();
+                assert!(
+                    (sum - whole).abs() <= 1e-6 * (1.0 + size),
+                    "{isa} {dtype:?}"
+                );
+            }
         }
     }
 }

@@ -43,7 +43,7 @@ impl CudaBackend {
             products,
         } = space;
         x.expect(most, gate_up.cols, "the input of experts");
-        scores.expect(most, w.gate_up.len() - w.shared, "a router's scores");
+        scores.expect(most, w.scored, "a router's scores");
         lists.expect(choices, gate_up.rows, "gate and up of experts");
         activated.expect(choices, down.cols, "activated columns of experts");
         products.expect(choices, down.rows, "results of experts");

@@ -39,7 +39,7 @@ const LEAST_COLUMNS: usize = 8;
 /// # Errors
 /// [`CudaError::Unsupported`] for more experts, or narrower ones, than they serve.
 pub fn check_experts(shape: &ExpertsShape) -> Result<(), CudaError> {
-    let (count, columns) = (shape.count, shape.down.cols);
+    let (count, columns) = (shape.count.max(shape.scored), shape.down.cols);
     if count > MOST_EXPERTS {
         return Err(CudaError::Unsupported(format!(
             "layers of {count} experts are not served on GPUs, which take {MOST_EXPERTS} at most: give --device cpu"
@@ -183,7 +183,9 @@ impl ExpertOps {
             products,
             out,
         } = space;
-        let lists = Lists::new(lists, most, w, height(most * w.taken(), all));
+        // An expert gets as many rows as it would with all experts here.
+        let height = height(most * w.taken(), w.scored + w.shared);
+        let lists = Lists::new(lists, most, w, height);
         self.choose(stream, w, rows, scores, &lists)?;
         self.sort(stream, w, rows, &lists)?;
         let (gate_up, down) = (&w.gate_up[0], &w.down[0]);
@@ -232,11 +234,11 @@ impl ExpertOps {
         scores: &Floats,
         lists: &Lists,
     ) -> Result<(), CudaError> {
-        let scored = w.gate_up.len() - w.shared;
+        let scored = w.scored;
         scores.expect(Element::F32, rows.most() * scored, "a router's scores");
         let corrected = w.correction.is_none_or(|values| values.len() == scored);
         assert!(
-            corrected && w.active <= scored,
+            corrected && w.active <= scored && w.first + w.held() <= scored,
             "a router scores its experts"
         );
         let parameters = Route {
@@ -248,6 +250,8 @@ impl ExpertOps {
             scored: scored as u32,
             active: w.active as u32,
             taken: w.taken() as u32,
+            first: w.first as u32,
+            held: w.held() as u32,
             sigmoid: u32::from(w.routing.weights == RouterWeights::Sigmoid),
             renormalized: u32::from(w.routing.renormalized),
             factor: w.routing.factor,

@@ -144,6 +144,8 @@ impl Layer {
             products,
         };
         let experts = Experts {
+            scored: self.gate_up.len(),
+            first: 0,
             active: ACTIVE,
             shared: 0,
             routing: Routing::softmax(true),
@@ -226,6 +228,7 @@ fn experts_that_kernels_do_not_serve_are_refused_with_a_remedy() {
         };
         ExpertsShape {
             count,
+            scored: count,
             active: 2,
             gate_up: matrix(2 * columns, 64),
             down: matrix(64, columns),

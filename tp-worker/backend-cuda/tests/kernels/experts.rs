@@ -223,8 +223,20 @@ impl Case {
 
     /// Runs the operation over some of the rows.
     fn run(&self, gpu: &mut CudaBackend, w: &Loaded, rows: Range<usize>) -> Vec<f32> {
+        self.run_here(gpu, w, rows, 0..self.count(), self.shared)
+    }
+
+    /// Runs the operation with the experts `here` of those that are chosen from, and `shared` ones.
+    fn run_here(
+        &self,
+        gpu: &mut CudaBackend,
+        w: &Loaded,
+        rows: Range<usize>,
+        here: Range<usize>,
+        shared: usize,
+    ) -> Vec<f32> {
         let (count, len) = (self.count(), rows.len());
-        let choices = len * (self.active + self.shared);
+        let choices = len * (self.active + shared);
         let part = |all: &[f32], width| all[rows.start * width..rows.end * width].to_vec();
         let (x, scores) = (part(&self.x, IN), part(&self.scores, count));
         let x = tensor(gpu, (len, IN), Holds::Operand, Some(&x));
@@ -239,14 +251,16 @@ impl Case {
             products: &mut products,
         };
         let experts = Experts {
+            scored: count,
+            first: here.start,
             active: self.active,
-            shared: self.shared,
+            shared,
             routing: self.routing,
             correction: w.correction.as_ref(),
-            gate_up: &w.gate_up,
+            gate_up: &w.gate_up[here.start..here.end + shared],
             gate_up_bias: w.biases[0].as_ref(),
             gate: self.gate,
-            down: &w.down,
+            down: &w.down[here.start..here.end + shared],
             down_bias: w.biases[1].as_ref(),
         };
         gpu.experts(&x, &mut scores, experts, space, &mut out)
@@ -428,6 +442,41 @@ fn a_row_does_not_depend_on_its_company() {
             let own = &together[range.start * OUT..range.end * OUT];
             let found = case.run(&mut gpu, &loaded, range.clone());
             assert_eq!(bits(&found), bits(own), "{element:?} {range:?}: other bits");
+        }
+    }
+}
+
+/// Experts in three places, one of which has a single one: each place adds what its own experts make
+/// of a row, and zero if the row chose none of them. The last place has the shared expert too.
+#[test]
+fn experts_elsewhere_add_nothing() {
+    for element in ELEMENTS {
+        let mut gpu = backend(element);
+        for (seed, (rows, count, active)) in (1..).zip([(5, 40, 3), (33, 9, 3), (40, 6, 2)]) {
+            let _order = lockstep_fake_cuda::order(seed);
+            let case = Case::new(element, (rows, count, active), &mut Noise(seed));
+            let loaded = case.load(&mut gpu);
+            let places = [0..3, 3..4, 4..count];
+            let found = places.clone().map(|here| {
+                let shared = if here.end == count { case.shared } else { 0 };
+                case.run_here(&mut gpu, &loaded, 0..rows, here, shared)
+            });
+            for row in 0..rows {
+                let chosen = case.chosen(row);
+                for (here, found) in places.iter().zip(&found) {
+                    let own = &found[row * OUT..(row + 1) * OUT];
+                    let none = chosen.iter().all(|(expert, _)| !here.contains(expert));
+                    if none && (here.end < count || case.shared == 0) {
+                        assert!(own.iter().all(|value| value.to_bits() == 0));
+                    }
+                }
+                let sum = |at: usize| found.iter().map(|part| part[row * OUT + at]).sum();
+                let sums: Vec<f32> = (0..OUT).map(sum).collect();
+                assert_close(&sums, &case.exact(row), tolerance(element));
+            }
+            let (row, here) = (rows - 1, 4..count);
+            let alone = case.run_here(&mut gpu, &loaded, row..rows, here, case.shared);
+            assert_eq!(bits(&alone), bits(&found[2][row * OUT..]), "{element:?}");
         }
     }
 }

@@ -155,12 +155,12 @@ pub trait Ops: Memory {
     fn activate(&mut self, x: &Self::Tensor, activation: Activation, out: &mut Self::Tensor);
     /// Scales logits in place.
     fn scale_logits(&mut self, logits: &mut Self::Tensor, scaling: LogitScaling);
-    /// A mixture of experts behind its router, row by row. `scores` `[n, experts]`, whose content
+    /// A mixture of experts behind its router, row by row. `scores` `[n, scored]`, whose content
     /// afterwards is unspecified, become weights in f32, as [`Experts::routing`] says. The experts
     /// of a row are those of the [`Experts::active`] largest weights, corrected if there is a
     /// correction, of equal ones the lower; and the shared ones. Then
-    /// `out = Σ weight · down(f(gate(x), up(x)))` over these, with the function [`Experts::gate`],
-    /// added by ascending expert.
+    /// `out = Σ weight · down(f(gate(x), up(x)))` over those of them that are here, with the
+    /// function [`Experts::gate`], added by ascending expert; zero if none is here.
     ///
     /// Devices of which [`Memory::serves_format`] serves matrices of [`MatrixRole::Router`] have
     /// the operation.

@@ -14,7 +14,7 @@ pub struct ModelCache<B: Backend> {
 /// Place of a layer among the caches of its model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CachePlace {
-    /// Number of the cache, which is the number of the layer's group.
+    /// Number of the cache: that of the layer's group among the groups with layers.
     pub cache: usize,
     /// Number of the layer in the cache.
     pub layer: usize,
@@ -27,13 +27,13 @@ impl CachePlace {
             let layer = group.layers.binary_search(&number).ok()?;
             Some(Self { cache, layer })
         };
-        let mut groups = groups.iter().enumerate();
-        groups.find_map(place).unwrap_or_default()
+        let with_layers = groups.iter().filter(|group| !group.layers.is_empty());
+        with_layers.enumerate().find_map(place).unwrap_or_default()
     }
 }
 
 /// Returns the shapes of the caches that a shard of `model` needs, with `pages` of `page_size`
-/// tokens. Its batches have cells for `groups` groups: a target's for
+/// tokens: one for each group with layers. Its batches have cells for `groups` groups: a target's for
 /// each of its groups, a draft's for one group, which all of its caches follow.
 pub(crate) fn cache_shapes(
     model: &ModelConfig,
@@ -58,7 +58,8 @@ pub(crate) fn cache_shapes(
         }
     };
     let all = model.kv_groups().into_iter().enumerate();
-    all.map(shape).collect()
+    let with_layers = all.filter(|(_, group)| !group.layers.is_empty());
+    with_layers.map(shape).collect()
 }
 
 impl<B: Backend> ModelCache<B> {

@@ -24,7 +24,7 @@ use crate::{
 /// Returns the bytes that rank `rank` of `engine` takes on `device`. The ranks must divide
 /// the model, which the configuration checks.
 pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: usize) -> RankMemory {
-    let topology = Topology::new(rank, engine.tp_size, engine.dp_size);
+    let topology = Topology::new(rank, engine.tp_size, engine.dp_size).with_experts(engine.ep_size);
     let shard = Shard::of(engine.model, topology);
     let limits = ForwardLimits::of_steps(&engine.step, engine.page_size, engine.model)
         .of_device(device.chooses(engine.tp_size));
@@ -74,10 +74,10 @@ pub fn rank_attentions(model: &ModelConfig, ranks: usize) -> Vec<AttentionShape>
     attention_shapes(model, &Shard::of(model, Topology::new(0, ranks, 1)))
 }
 
-/// Returns the mixtures of experts of the first of a model's ranks, each size of the layers once.
+/// Returns the mixtures of experts of one of the ranks of `topology`, each size of the layers once.
 /// The ranks must divide the model's heads.
-pub fn rank_experts(model: &ModelConfig, tp_size: usize, dp_size: usize) -> Vec<ExpertsShape> {
-    let shard = Shard::of(model, Topology::new(0, tp_size, dp_size));
+pub fn rank_experts(model: &ModelConfig, topology: Topology) -> Vec<ExpertsShape> {
+    let shard = Shard::of(model, topology);
     let listed = Decoder::listed(model, &shard);
     expert_shapes(model, listed.layers.iter().map(|layer| &layer.mlp))
 }
@@ -132,7 +132,9 @@ impl Part {
         count(Buffers::new(&mut counter, model, shard, limits));
         counter.inputs(&limits.inputs());
         let rope = rope_bytes(device, model, limits.positions);
-        let Topology { world, attention } = shard.topology;
+        let Topology {
+            world, attention, ..
+        } = shard.topology;
         let dp_size = shard.topology.dp_size();
         let gathers = attention.leads() && world.size > 1;
         let gathered = if gathers { model.vocab_size } else { 0 };

@@ -16,9 +16,13 @@ use crate::{ModelError, Place, Topology};
 ///
 /// **MLP and vocabulary.** Both are split as evenly as possible, in units of 32 columns and
 /// of 16 rows. Units are halved until every rank has eight, so that shares differ by an
-/// eighth at most, but for experts in MXFP4. The first ranks take one unit more, and the last unit may be short. With
-/// several DP ranks, the embedding is whole on each rank: its rows are looked up where a
-/// request is, and nothing is summed.
+/// eighth at most, but for experts in MXFP4. The first ranks take one unit more, and the last unit
+/// may be short. With several DP ranks, the embedding is whole on each rank: its rows are looked up
+/// where a request is, and nothing is summed.
+///
+/// **Experts by number.** With several groups of ranks in [`Topology::experts`], each group has
+/// neighbouring experts, the first groups one more where they don't divide evenly. Their columns
+/// are split over the ranks of the group as above.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shard {
     /// The ranks that the parts are split over.
@@ -53,9 +57,12 @@ impl Shard {
     /// # Errors
     /// [`ModelError::Split`] when the ranks of a DP rank, or the
     /// key/value heads, don't divide the query heads, or when there are more ranks than MLP
-    /// columns or vocabulary rows. It names sizes that work.
+    /// columns or vocabulary rows. [`ModelError::SplitExperts`] when experts can't be split by
+    /// number as they should. Both name sizes that work.
     pub fn new(model: &ModelConfig, topology: Topology) -> Result<Self, ModelError> {
-        let Topology { world, attention } = topology;
+        let Topology {
+            world, attention, ..
+        } = topology;
         let split = |what, total, remedy| ModelError::Split {
             tp_size: world.size,
             dp_size: topology.dp_size(),
@@ -73,11 +80,19 @@ impl Shard {
                 return Err(split("attention heads", heads, remedy));
             }
         }
-        let mlps = model.layers.iter().map(|layer| layer.mlp.width());
-        for (what, total) in mlps
-            .map(|width| ("MLP columns", width))
-            .chain([("vocabulary rows", model.vocab_size)])
-        {
+        let (ep_size, served) = (topology.experts.size, model.ep_sizes(world.size));
+        if !served.contains(&ep_size) {
+            return Err(ModelError::SplitExperts {
+                ep_size,
+                tp_size: world.size,
+                experts: model.fewest_experts(),
+                remedy: listed(&served),
+            });
+        }
+        for (what, total) in [
+            ("MLP columns", model.narrowest_mlp(ep_size)),
+            ("vocabulary rows", model.vocab_size),
+        ] {
             if total < world.size {
                 return Err(split(what, total, format!("at most {total}")));
             }
@@ -116,13 +131,25 @@ impl Shard {
         split_range(width, MLP_UNIT, UNITS_PER_RANK, self.topology.world)
     }
 
-    /// Returns this rank's columns of an expert of `width` columns in `model`. Groups of MXFP4
-    /// stay whole where each rank can have one, however uneven shares are then.
+    /// Returns the numbers of this rank's experts, of `count`.
+    pub fn experts(&self, count: usize) -> Range<usize> {
+        split_range(count, 1, 1, self.topology.experts)
+    }
+
+    /// Returns this rank's columns of each of its experts, which have `width` columns in `model`.
+    /// Groups of MXFP4 stay whole where each rank can have one, however uneven shares are then.
     pub fn expert(&self, model: &ModelConfig, width: usize) -> Range<usize> {
+        let place = self.topology.within_experts();
         match model.checkpoint.mxfp4() {
-            None => self.mlp(width),
-            Some(_) => split_range(width, Mxfp4Checkpoint::GROUP, 1, self.topology.world),
+            None => split_range(width, MLP_UNIT, UNITS_PER_RANK, place),
+            Some(_) => split_range(width, Mxfp4Checkpoint::GROUP, 1, place),
         }
+    }
+
+    /// Returns true if experts are split by number. Their columns differ then from those of the
+    /// shared expert, which all ranks split.
+    pub fn splits_experts_by_number(&self) -> bool {
+        self.topology.experts.size > 1
     }
 
     /// Returns true if the head is a matrix of its own; false if it is the embedding.
@@ -165,10 +192,13 @@ fn split_range(
 
 /// Returns the divisors of a number in words. Example: "1, 2, 4 or 8".
 fn divisors(number: usize) -> String {
-    let all: Vec<_> = (1..=number)
-        .filter(|d| number.is_multiple_of(*d))
-        .map(|d| d.to_string())
-        .collect();
+    let all: Vec<_> = (1..=number).filter(|d| number.is_multiple_of(*d)).collect();
+    listed(&all)
+}
+
+/// Returns numbers in words. Example: "1, 2, 4 or 8".
+fn listed(numbers: &[usize]) -> String {
+    let all: Vec<_> = numbers.iter().map(usize::to_string).collect();
     match all.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
         _ => all.concat(),

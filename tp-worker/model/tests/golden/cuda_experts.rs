@@ -111,6 +111,8 @@ impl Case {
             products,
         };
         let experts = Experts {
+            scored: gate_up.len() - self.shared,
+            first: 0,
             active: self.active,
             shared: self.shared,
             routing: self.routing,

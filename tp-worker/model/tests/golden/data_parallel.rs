@@ -42,6 +42,7 @@ pub(super) fn staggered(
     WorldFeed {
         tp_size,
         dp_size,
+        ep_size: 1,
         page_size: 16,
         kv_dtype,
         chunk: 11,
@@ -144,7 +145,7 @@ fn where_a_text_runs_changes_no_bit() {
 }
 
 /// Returns feeds with other ranks, starts, chunks, pages and wanted rows.
-fn variations(plain: &WorldFeed) -> Vec<WorldFeed> {
+pub(super) fn variations(plain: &WorldFeed) -> Vec<WorldFeed> {
     let dp_size = plain.dp_size;
     let with = |page_size, chunk, placed: &dyn Fn(usize) -> Placed| WorldFeed {
         page_size,

@@ -17,6 +17,8 @@ pub type Factory<B> = Arc<dyn Fn(Box<dyn Collective>) -> B + Send + Sync>;
 #[derive(Debug, Clone, Copy)]
 pub struct Feed {
     pub tp_size: usize,
+    /// Groups of ranks that experts are split over by number.
+    pub ep_size: usize,
     pub page_size: usize,
     /// Most new tokens of one text per pass.
     pub chunk: usize,
@@ -33,6 +35,7 @@ impl Feed {
     pub fn plain(kv_dtype: KvCacheDtype) -> Self {
         Self {
             tp_size: 1,
+            ep_size: 1,
             page_size: 16,
             chunk: usize::MAX,
             together: false,
@@ -80,7 +83,10 @@ fn rank<B: Backend>(
     let mut transformer = Transformer::load(
         &mut backend,
         model,
-        LoadOptions::new(Axis::World, limits),
+        LoadOptions {
+            ep_size: feed.ep_size,
+            ..LoadOptions::new(Axis::World, limits)
+        },
         &mut |_| {},
     )
     .unwrap();

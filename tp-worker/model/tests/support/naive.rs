@@ -376,8 +376,8 @@ impl Ops for Naive {
         out: &mut Tensor,
     ) -> Result<(), BackendError> {
         let choices = x.rows * w.taken();
-        let scored = w.gate_up.len() - w.shared;
-        assert_eq!((x.rows, scored), (scores.rows, scores.width));
+        let held = w.held();
+        assert_eq!((x.rows, w.scored), (scores.rows, scores.width));
         for sums in [&*scores, &*space.gate_up, &*space.products, &*out] {
             sums.holds(SUM);
         }
@@ -391,8 +391,12 @@ impl Ops for Naive {
             out.row_mut(row).fill(0.0);
             let correction = w.correction.map(Vec::as_slice);
             let chosen = chosen(scores.row(row), w.active, w.routing, correction);
-            let shared = (scored..w.gate_up.len()).map(|expert| (expert, 1.0));
-            for (expert, weight) in chosen.into_iter().chain(shared) {
+            let here = chosen.into_iter().filter_map(|(expert, weight)| {
+                let expert = expert.checked_sub(w.first)?;
+                (expert < held).then_some((expert, weight))
+            });
+            let shared = (held..w.gate_up.len()).map(|expert| (expert, 1.0));
+            for (expert, weight) in here.chain(shared) {
                 let (gate_up, down) = (&w.gate_up[expert], &w.down[expert]);
                 let m = down.width;
                 let bias = |biases: Option<&Vec<f32>>, matrix: &Tensor, row| {

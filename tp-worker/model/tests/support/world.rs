@@ -16,6 +16,8 @@ pub type Found = Vec<Vec<Option<Vec<f32>>>>;
 pub struct WorldFeed {
     pub tp_size: usize,
     pub dp_size: usize,
+    /// Groups of ranks that experts are split over by number.
+    pub ep_size: usize,
     pub page_size: usize,
     pub kv_dtype: KvCacheDtype,
     /// Most new tokens of one text per pass.
@@ -99,7 +101,10 @@ fn rank<B: Backend>(
         logit_block_rows: 13,
         max_commit: 0,
     };
-    let options = LoadOptions::new(Axis::World, limits);
+    let options = LoadOptions {
+        ep_size: feed.ep_size,
+        ..LoadOptions::new(Axis::World, limits)
+    };
     let mut model = Transformer::load(&mut backend, model, options, &mut |_| {}).unwrap();
     let pages_each = longest.div_ceil(feed.page_size);
     let pages = texts.len() * pages_each;

@@ -67,6 +67,7 @@ pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
         parallel: ParallelConfig {
             tp_size,
             dp_size: 1,
+            ep_size: 1,
             nnodes: 1,
             dist_init_addr: String::new(),
             threads_per_rank: 1,

@@ -29,6 +29,8 @@ pub(super) struct Route {
     pub scored: u32,
     pub active: u32,
     pub taken: u32,
+    pub first: u32,
+    pub held: u32,
     pub sigmoid: u32,
     pub renormalized: u32,
     pub factor: f32,

@@ -1,10 +1,12 @@
 //! A mixture of experts (Shazeer et al., arXiv:1701.06538): a router chooses a few gated MLPs for
 //! each position, and their weighed results are added up.
 //!
-//! Ranks split each expert by its columns, as they split a gated MLP. Every rank has the whole
-//! router, so all ranks choose alike.
+//! Ranks split each expert by its columns, as they split a gated MLP; or groups of ranks have whole
+//! experts of their own, of which nothing is added for positions that choose others. Every rank has
+//! the whole router, so all ranks choose alike.
 
 mod matrices;
+mod shared;
 
 use lockstep_backend::{
     self as backend, Axis, Backend, BackendError, BlockEnd, ExpertSpace, ExpertsShape, Holds,
@@ -12,25 +14,31 @@ use lockstep_backend::{
 };
 use lockstep_types::{ExpertGate, ExpertTensors, ExpertsSpec, ModelConfig, Routing};
 
+use super::gated::{GatedMlp, GatedMlpBuffers};
 use crate::{
     Shard,
     blocks::{
         AllRows, Boundary, LayerPlace, MlpOperands,
         allocate::Allocate,
         distinct::place_of,
-        parts::{Convert, Form, Listed, MatrixPart, Tensors, VectorPart},
+        parts::{Convert, Form, Listed, Listing as _, MatrixPart, Tensors, VectorPart},
     },
     split::crossing::Crossing,
 };
 use matrices::Matrices;
+use shared::{shared_apart, shared_within};
 
-/// One rank's columns of the experts of one layer.
+/// One rank's columns of its experts of one layer.
 pub(crate) struct Experts<F: Form> {
     /// Index of the layer's buffers, one for each of [`ExpertSizes`].
     pub buffers: usize,
+    /// Number of experts that the router scores.
+    pub scored: usize,
+    /// Number of the first of these that the rank has.
+    pub first: usize,
     /// Number of experts that are chosen for a position.
     pub active: usize,
-    /// Number of experts that the shared one is made of.
+    /// Number of experts that the shared one is made of; 0 where it is [`Self::apart`].
     pub shared: usize,
     /// Rule by which they are chosen and weighed.
     pub routing: Routing,
@@ -48,8 +56,11 @@ pub(crate) struct Experts<F: Form> {
     pub gate: ExpertGate,
     /// Projection of each expert back to the residual stream.
     pub down: Vec<F::Matrix>,
-    /// Biases of these projections, likewise. Only the first rank of the world holds them.
+    /// Biases of these projections, likewise. Only the first of the ranks that split these experts
+    /// holds them.
     pub down_bias: Option<F::Vector>,
+    /// The shared expert where experts are split by number: all ranks split its columns.
+    pub apart: Option<GatedMlp<F>>,
 }
 
 /// Sizes of a layer's experts on one rank. Layers of equal sizes share buffers.
@@ -59,10 +70,12 @@ pub(crate) struct ExpertSizes {
     /// Experts that the router scores, and that it chooses.
     count: usize,
     active: usize,
-    /// Experts of the shared one.
+    /// Experts of the shared one, if it is not apart.
     shared: usize,
     /// Columns of this rank between the projections of one expert.
     columns: usize,
+    /// Columns of this rank of a shared expert that is apart.
+    apart: Option<usize>,
 }
 
 /// Activations of a mixture of experts, allocated once. `a` is the number of rows of all DP
@@ -78,6 +91,8 @@ pub(crate) struct ExpertBuffers<T> {
     activated: T,
     /// Results of the experts, `[a·t, hidden]`.
     products: T,
+    /// Activations of a shared expert that is apart, and its result, `[a, hidden]`.
+    apart: Option<(GatedMlpBuffers<T>, T)>,
 }
 
 impl ExpertSizes {
@@ -87,8 +102,9 @@ impl ExpertSizes {
             hidden: model.hidden_size,
             count: spec.count,
             active: spec.active,
-            shared: spec.shared_count(),
+            shared: shared_within(spec, shard),
             columns: shard.expert(model, spec.width).len(),
+            apart: shared_apart(spec, shard).map(|shared| GatedMlp::columns(&shared, shard)),
         }
     }
 }
@@ -110,10 +126,16 @@ impl<T> ExpertBuffers<T> {
             active,
             shared,
             columns,
+            apart,
         } = *sizes;
         let taken = active + shared;
         let choices = rows.saturating_mul(taken);
+        let apart = apart.map(|columns| -> Result<_, BackendError> {
+            let buffers = GatedMlpBuffers::new(device, columns, rows)?;
+            Ok((buffers, device.activations(rows, hidden, Holds::Sum)?))
+        });
         Ok(Self {
+            apart: apart.transpose()?,
             taken,
             scores: device.activations(rows, count, Holds::Sum)?,
             gate_up: device.activations(choices, 2 * columns, Holds::Sum)?,
@@ -127,6 +149,10 @@ impl<T> ExpertBuffers<T> {
         backend.set_rows(&mut self.scores, rows);
         for choices in [&mut self.gate_up, &mut self.activated, &mut self.products] {
             backend.set_rows(choices, rows * self.taken);
+        }
+        if let Some((buffers, product)) = &mut self.apart {
+            buffers.set_rows(backend, rows);
+            backend.set_rows(product, rows);
         }
     }
 }
@@ -146,15 +172,16 @@ impl Experts<Listed> {
             ref shared,
             ref names,
         } = spec;
-        let columns = shard.expert(model, width);
+        let (columns, held) = (shard.expert(model, width), shard.experts(count));
+        let parts = shared_within(spec, shard);
         let of_one = Matrices {
             hidden: model.hidden_size,
             width,
             columns: columns.clone(),
         };
-        let mut gate_up = Vec::with_capacity(spec.total());
-        let mut down = Vec::with_capacity(spec.total());
-        for expert in 0..count {
+        let mut gate_up = Vec::with_capacity(held.len() + parts);
+        let mut down = Vec::with_capacity(held.len() + parts);
+        for expert in held.clone() {
             let (both, back) = match &names.experts {
                 ExpertTensors::Single {
                     prefix,
@@ -175,17 +202,19 @@ impl Experts<Listed> {
             gate_up.push(both);
             down.push(back);
         }
-        let parts = spec.shared_count();
         for (part, shared) in (0..parts).filter_map(|part| Some((part, shared.as_ref()?))) {
             let (both, back) = of_one.part_of(parts, part, &shared.names, |name| place.name(name));
             gate_up.push(both);
             down.push(back);
         }
-        let [gate_up_bias, down_bias] = of_one.biases(count, place, &names.experts);
+        let (first, experts) = (held.start, &names.experts);
+        let [gate_up_bias, down_bias] = of_one.biases(count, held, place, experts);
         let router = place.name(&names.router);
         let correction = || VectorPart::whole(place.name(&names.correction), count);
         Self {
             buffers: place_of(variants, &ExpertSizes::of(spec, model, shard)),
+            scored: count,
+            first,
             active,
             shared: parts,
             routing,
@@ -197,26 +226,30 @@ impl Experts<Listed> {
             gate,
             down,
             down_bias,
+            apart: shared_apart(spec, shard).map(|spec| GatedMlp::listed(place, &spec, &[])),
         }
     }
 
-    /// Returns the shape of the experts, in `model`; `None` if there are none.
+    /// Returns the shape of the rank's experts, in `model`; `None` if there are none.
     pub fn shape(&self, model: &ModelConfig) -> Option<ExpertsShape> {
         let (gate_up, down) = self.gate_up.first().zip(self.down.first())?;
         Some(ExpertsShape {
             count: self.gate_up.len(),
+            scored: self.scored,
             active: self.active + self.shared,
             gate_up: gate_up.shape(model),
             down: down.shape(model),
         })
     }
 
-    /// Returns the number of elements that a position is multiplied with.
+    /// Returns the number of elements that a position is multiplied with. Of experts that are split
+    /// by number these are as many as the mean position chooses here.
     pub fn products(&self) -> usize {
         let experts = self.gate_up.iter().chain(&self.down);
         let elements: usize = experts.map(MatrixPart::elements).sum();
-        let taken = self.active + self.shared;
-        elements / self.gate_up.len().max(1) * taken + self.router.elements()
+        let (all, taken) = (self.scored + self.shared, self.active + self.shared);
+        let apart = self.apart.as_ref().map_or(0, GatedMlp::elements);
+        elements / all.max(1) * taken + self.router.elements() + apart
     }
 }
 
@@ -235,8 +268,11 @@ impl<F: Form> Tensors<F> for Experts<F> {
         }
         let gate_up_bias = to.optional(self.gate_up_bias.as_ref())?;
         let down_bias = to.optional(self.down_bias.as_ref())?;
+        let apart = self.apart.convert(to)?;
         Ok(Experts {
             buffers: self.buffers,
+            scored: self.scored,
+            first: self.first,
             active: self.active,
             shared: self.shared,
             routing: self.routing,
@@ -248,6 +284,7 @@ impl<F: Form> Tensors<F> for Experts<F> {
             gate: self.gate,
             down,
             down_bias,
+            apart,
         })
     }
 }
@@ -298,11 +335,12 @@ impl<B: Backend> Experts<B> {
         }
     }
 
-    /// Writes this rank's part of the experts' output over `input` to `out`.
+    /// Writes this rank's part of the experts' output over `input` to `out`. The content of `input`
+    /// is unspecified afterwards.
     fn mix(
         &self,
         backend: &mut B,
-        input: &B::Tensor,
+        input: &mut B::Tensor,
         buffers: &mut ExpertBuffers<B::Tensor>,
         out: &mut B::Tensor,
     ) -> Result<(), BackendError> {
@@ -312,6 +350,7 @@ impl<B: Backend> Experts<B> {
             gate_up,
             activated,
             products,
+            apart,
         } = buffers;
         let router = backend::Linear {
             weight: &self.router,
@@ -319,6 +358,8 @@ impl<B: Backend> Experts<B> {
         };
         backend.matmul(input, router, scores);
         let experts = backend::Experts {
+            scored: self.scored,
+            first: self.first,
             active: self.active,
             shared: self.shared,
             routing: self.routing,
@@ -334,6 +375,12 @@ impl<B: Backend> Experts<B> {
             activated,
             products,
         };
-        backend.experts(input, scores, experts, space, out)
+        backend.experts(input, scores, experts, space, out)?;
+        match (&self.apart, apart) {
+            (Some(shared), Some((buffers, product))) => {
+                shared.add_part(backend, input, buffers, product, out)
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -112,6 +112,31 @@ impl<F: Form> Tensors<F> for GatedMlp<F> {
 }
 
 impl<B: Backend> GatedMlp<B> {
+    /// Adds this rank's part of the output over `input` to `sum`, `[a, hidden]`, without an
+    /// exchange. `product` is space of that shape, and the content of `input` is unspecified
+    /// afterwards.
+    ///
+    /// # Errors
+    /// None of devices that compute.
+    pub fn add_part(
+        &self,
+        backend: &mut B,
+        input: &mut B::Tensor,
+        buffers: &mut GatedMlpBuffers<B::Tensor>,
+        product: &mut B::Tensor,
+        sum: &mut B::Tensor,
+    ) -> Result<(), BackendError> {
+        let GatedMlpBuffers { gate_up, activated } = buffers;
+        let gated = self.gate_up.operand();
+        backend.gated_matmul(input, gated, self.activation, gate_up, activated);
+        let down = self.down.row_parallel(Axis::Alone);
+        let end = BlockEnd {
+            output: None,
+            next: None,
+        };
+        backend.matmul_end_block(activated, down, sum, product, end, input)
+    }
+
     /// Reads the residual stream as `normed` has it, adds the MLP's output to the stream, and ends
     /// the block with `end`.
     ///

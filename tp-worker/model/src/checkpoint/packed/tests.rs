@@ -244,6 +244,18 @@ fn keys_follow_from_everything_that_is_packed() {
     let of = |model: &ModelConfig, rank, size, forms: &str, content| {
         split(model, rank, size, 1, forms, content)
     };
+    let fixture = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/fixtures/architectures/mixtral"
+    );
+    let mixture = lockstep_model_folder::load(Path::new(fixture)).unwrap();
+    let mut by_number = [(0, 1), (1, 1), (0, 2), (1, 2)].map(|(rank, groups)| {
+        let topology = Topology::new(rank, 2, 1).with_experts(groups);
+        let listed = Decoder::listed(&mixture, &Shard::new(&mixture, topology).unwrap());
+        key::key(&listed, topology, "bf16", &Hash::from_bytes([0; 32])).to_hex()
+    });
+    by_number.sort();
+    assert!(by_number.windows(2).all(|pair| pair[0] != pair[1]));
     let elsewhere = ModelConfig {
         path: "elsewhere".into(),
         ..model.clone()

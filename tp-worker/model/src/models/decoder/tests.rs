@@ -20,9 +20,72 @@ fn hold(held: &mut Held, tensor: &TensorRows, width: usize, columns: &Range<usiz
     let counts = held
         .entry(tensor.name.clone())
         .or_insert_with(|| vec![0; tensor.rows * width]);
-    for row in tensor.taken.iter().cloned().flatten() {
+    let rows = tensor.taken.iter();
+    for row in rows.flat_map(|taken| taken.clone().step_by(tensor.step)) {
         for column in columns.clone() {
             counts[row * width + column] += 1;
+        }
+    }
+}
+
+/// Experts that are split by number, over groups of one rank and of two: all ranks together hold each
+/// element of experts, shared ones and biases once, and every rank holds the router.
+#[test]
+fn ranks_hold_every_expert_once() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/architectures");
+    for name in [
+        "mixtral",
+        "qwen3_moe",
+        "glm4_moe",
+        "granite_moe",
+        "gpt_oss_mxfp4",
+    ] {
+        let model = lockstep_model_folder::load(&fixtures.join(name)).unwrap();
+        for (ranks, groups) in [(2, 2), (4, 4), (4, 2)] {
+            let mut held = Held::new();
+            for rank in 0..ranks {
+                let topology = Topology::new(rank, ranks, 1).with_experts(groups);
+                let listed = Decoder::listed(&model, &Shard::new(&model, topology).unwrap());
+                let tensors = std::cell::RefCell::new(&mut held);
+                listed.each(
+                    |matrix| {
+                        for tensor in &matrix.tensors {
+                            hold(
+                                &mut tensors.borrow_mut(),
+                                tensor,
+                                matrix.width,
+                                &matrix.columns,
+                            );
+                        }
+                    },
+                    |vector| {
+                        for tensor in &vector.tensors {
+                            hold(&mut tensors.borrow_mut(), tensor, 1, &(0..1));
+                        }
+                    },
+                );
+            }
+            let mut experts = 0;
+            for (name, counts) in held {
+                let whole = ["gate.weight", "gate.e_score", "router"];
+                let of_mlp = ["mlp.", "block_sparse_moe."]
+                    .iter()
+                    .any(|part| name.contains(part));
+                if !of_mlp {
+                    continue;
+                }
+                experts += 1;
+                let copies = if whole.iter().any(|part| name.contains(part)) {
+                    ranks
+                } else {
+                    1
+                };
+                assert!(
+                    counts.iter().all(|count| *count == copies),
+                    "{name} {groups}"
+                );
+            }
+            assert!(experts > 0, "{name}");
         }
     }
 }

@@ -165,6 +165,7 @@ fn shape_of<'a>(
         kv_dtype: KvCacheDtype::Bfloat16,
         tp_size,
         dp_size: 1,
+        ep_size: 1,
         collectives: CollectiveBackend::Auto,
         threads_per_rank: 1,
         speculation,
@@ -276,6 +277,17 @@ fn a_mixture_takes_all_of_its_experts() {
     );
     let token = 5 + 2 * (3 * 32 + 64);
     assert_eq!(alone.activations, plain.target.activations + 30 * token);
+    // Split by number, the first rank has three whole experts, and the second one two.
+    let none = SpeculationConfig::none();
+    let shape = EngineShape {
+        ep_size: 2,
+        ..shape_of(5, &mixed, &none, 2)
+    };
+    let weights = [0, 1].map(|rank| rank_memory(&Elements, &shape, rank).target.weights);
+    let of = |own: u64, rows: u64| {
+        (LAYER + attention) / 2 + own * 3 * 64 * 32 + 5 * 64 + rows * 64 * TABLE
+    };
+    assert_eq!(weights, [of(3, 52), of(2, 48)]);
 }
 
 #[test]

@@ -23,6 +23,9 @@ use crate::{
 pub struct LoadOptions<'a> {
     /// The ranks that the model is split over. All of them load it.
     pub axis: Axis,
+    /// Groups of ranks that experts are split over by number, see [`Topology`]; 1 splits each
+    /// expert over all ranks.
+    pub ep_size: usize,
     /// Limits of the largest pass.
     pub limits: ForwardLimits,
     /// A folder of packed matrices. Matrices that were packed before, from a checkpoint with
@@ -43,6 +46,7 @@ impl LoadOptions<'_> {
     pub fn new(axis: Axis, limits: ForwardLimits) -> Self {
         Self {
             axis,
+            ep_size: 1,
             limits,
             cache: None,
             files: FileAccess::Mapped,
@@ -64,7 +68,7 @@ impl<B: Backend> Transformer<B> {
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, ModelError> {
         let (axis, limits, cache) = (options.axis, options.limits, options.cache);
-        let topology = Topology::of(backend, axis);
+        let topology = Topology::of(backend, axis).with_experts(options.ep_size);
         let shard = Shard::new(model, topology)?;
         let source = source::open(model, options.files)?;
         let source = source.as_ref();

@@ -1,6 +1,7 @@
 use lockstep_types::{
-    Activation, Architecture, AttentionSpec, CheckpointFormat, GatedMlpNames, GatedMlpSpec,
-    LayerSpec, LoadFormat, Mixer, Mlp, Multipliers, NormKind, Norms, Quantization, TensorNames,
+    Activation, Architecture, AttentionSpec, CheckpointFormat, ExpertGate, ExpertsNames,
+    ExpertsSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, LoadFormat, Mixer, Mlp, Multipliers,
+    NormKind, Norms, Quantization, Routing, TensorNames,
 };
 use proptest::prelude::*;
 
@@ -110,6 +111,7 @@ fn errors_name_what_works() {
         let topology = Topology {
             world: place,
             attention: place,
+            experts: Place::ALONE,
         };
         Shard::new(model, topology).unwrap_err().to_string()
     };
@@ -122,6 +124,64 @@ fn errors_name_what_works() {
     assert!(error(&model(8, 4, 4, 64), 8).contains("MLP columns"));
     assert!(error(&model(8, 4, 64, 4), 8).contains("vocabulary"));
     assert!(error(&model(8, 3, 64, 64), 2).contains("3 key/value heads"));
+}
+
+/// Returns a model whose layers have `count` experts of 64 columns.
+fn mixture(count: usize) -> ModelConfig {
+    let mut mixture = model(8, 4, 64, 64);
+    mixture.layers[0].mlp = Mlp::Experts(ExpertsSpec {
+        count,
+        active: 1,
+        width: 64,
+        gate: ExpertGate::Silu,
+        routing: Routing::softmax(true),
+        router_bias: false,
+        shared: None,
+        names: ExpertsNames::of_mlp(),
+    });
+    mixture
+}
+
+/// Groups have neighbouring experts, and the ranks of a group neighbouring columns.
+#[test]
+fn experts_are_split_by_number_and_then_inside() {
+    let of = |rank, (size, groups), count| {
+        let topology = Topology::new(rank, size, 1).with_experts(groups);
+        let model = mixture(count);
+        let shard = Shard::new(&model, topology).unwrap();
+        (shard.experts(count), shard.expert(&model, 64))
+    };
+    let all: Vec<_> = (0..4).map(|rank| of(rank, (4, 2), 9)).collect();
+    assert_eq!(
+        all,
+        [(0..5, 0..32), (0..5, 32..64), (5..9, 0..32), (5..9, 32..64)]
+    );
+    let all: Vec<_> = (0..4).map(|rank| of(rank, (4, 4), 6).0).collect();
+    assert_eq!(all, [0..2, 2..4, 4..5, 5..6]);
+    assert_eq!(of(1, (4, 1), 6), (0..6, 16..32));
+}
+
+#[test]
+fn errors_name_groups_that_experts_can_be_split_over() {
+    let error = |model: &ModelConfig, size, groups| {
+        let topology = Topology::new(0, size, 1).with_experts(groups);
+        Shard::new(model, topology).unwrap_err().to_string()
+    };
+    for (model, size, groups, expected) in [
+        (
+            mixture(6),
+            8,
+            3,
+            "--ep-size 3 does not fit --tp-size 8 and a model with 6 experts in a layer; use 1, 2 or 4",
+        ),
+        (mixture(6), 8, 8, "use 1, 2 or 4"),
+        (mixture(6), 4, 8, "use 1, 2 or 4"),
+        (mixture(6), 4, 0, "--ep-size 0"),
+        (model(8, 4, 64, 64), 2, 2, "0 experts in a layer; use 1"),
+    ] {
+        let text = error(&model, size, groups);
+        assert!(text.contains(expected), "{text}");
+    }
 }
 
 /// Each rank's experts begin with a group, and no group is divided, while there is one for each

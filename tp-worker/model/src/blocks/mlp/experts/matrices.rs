@@ -89,11 +89,13 @@ impl Matrices {
         )
     }
 
-    /// Lists the biases of `count` experts in the layer at `place`: of gates and ups, and of the
-    /// projections behind them if this rank holds those. Interleaved experts alone have some.
+    /// Lists the biases of the experts `held` of `count` in the layer at `place`: of gates and ups,
+    /// and of the projections behind them if this rank is the first of those that split these
+    /// experts. Interleaved experts alone have some.
     pub fn biases(
         &self,
         count: usize,
+        held: Range<usize>,
         place: &LayerPlace<'_>,
         tensors: &ExpertTensors,
     ) -> [Option<VectorPart>; 2] {
@@ -106,7 +108,7 @@ impl Matrices {
             return [None, None];
         };
         let [gate_up, down] = [gate_up, down].map(|name| place.name(&format!("{name}_bias")));
-        let taken = (0..count).flat_map(|expert| self.gate_and_up(expert));
+        let taken = held.clone().flat_map(|expert| self.gate_and_up(expert));
         let gate_up = TensorRows {
             step: 2,
             ..TensorRows::of(gate_up, count * 2 * self.width, taken.collect())
@@ -116,10 +118,11 @@ impl Matrices {
             plus_one: false,
             stack: count,
         };
-        let leads = place.shard.topology.world.leads();
+        let leads = place.shard.topology.within_experts().leads();
+        let taken = held.start * self.hidden..held.end * self.hidden;
         let down = leads.then(|| VectorPart {
             stack: count,
-            ..VectorPart::whole(down, count * self.hidden)
+            ..VectorPart::part(down, count * self.hidden, taken)
         });
         [Some(gate_up), down]
     }
