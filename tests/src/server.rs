@@ -17,6 +17,9 @@ use crate::wait::{LIMIT, blocking, until};
 /// Time within which processes end after their launcher was killed.
 const ORPHANS: Duration = Duration::from_secs(5);
 
+/// A strategy that needs no measurements.
+const UNTIMED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/untimed.json");
+
 /// Options for starting a server.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -26,11 +29,12 @@ pub struct Options {
     environment: Vec<(String, String)>,
     unset: Vec<&'static str>,
     unread: bool,
+    timed: bool,
 }
 
 impl Options {
     /// Options for the demo model on two ranks of one thread each, with all public
-    /// ports and a small cache.
+    /// ports and a small cache. The depth of drafts adapts by `ema`, see [`Self::timed`].
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -39,6 +43,7 @@ impl Options {
             environment: Vec::new(),
             unset: Vec::new(),
             unread: false,
+            timed: false,
         }
         .set("--tp-size", "2")
         .set("--threads-per-rank", "1")
@@ -89,6 +94,22 @@ impl Options {
     pub fn without_env(mut self, name: &'static str) -> Self {
         self.unset.push(name);
         self
+    }
+
+    /// Lets the depth of drafts adapt by the strategy that users get, which times steps before
+    /// serving. That takes most of the time and work of a start, so others leave it out.
+    #[must_use]
+    pub fn timed(mut self) -> Self {
+        self.timed = true;
+        self
+    }
+
+    /// True if a strategy may be given: the demo model drafts, and the test does not say how.
+    fn takes_a_strategy(&self) -> bool {
+        let own = |word: &String| {
+            word.starts_with("--speculative") || word == "--model-path" || word == "--config"
+        };
+        !self.timed && !self.arguments.iter().any(own)
     }
 
     /// Connects stdout and stderr to pipes that nobody reads before
@@ -159,10 +180,13 @@ impl Server {
             .prefix("ls-test-")
             .tempdir()
             .expect("a temporary folder");
-        let options = options
+        let mut options = options
             .set("--port", &port.to_string())
             .set("--grpc-port", &grpc_port.to_string())
             .set("--sglang-grpc-port", &sglang_port.to_string());
+        if options.takes_a_strategy() {
+            options = options.set("--speculative-adaptive-config", UNTIMED);
+        }
         let mut unread = Vec::new();
         let mut output = |name| {
             let log = File::create(folder.path().join(name)).expect("a log file");

@@ -62,7 +62,7 @@ struct Tally {
 async fn many_clients_that_come_and_go_leave_nothing_behind() {
     let _turn = turns::alone().await;
     // The cache has room for about a third of the need of 64 clients.
-    let server = Arc::new(Server::start(options().set("--max-total-tokens", "8192")).await);
+    let server = Arc::new(Server::start(options().timed().set("--max-total-tokens", "8192")).await);
     let questions = Arc::new(Questions::ask(&server).await);
     let (answered, left) = wave(&server, &questions, 0..CLIENTS, |_| None).await;
     let all = answered + left;

@@ -232,6 +232,7 @@ async fn for_a_while(parts: u32, part: Lasts) {
     odd_weights(updates.path());
     let updates_dir = updates.path().to_str().expect("UTF-8");
     let options = options()
+        .timed()
         .set("--tokenizer-managers", "2")
         .set("--weight-update-dir", updates_dir)
         // A cache takes its memory when pages are first used. This cache is full within
