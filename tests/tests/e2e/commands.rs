@@ -113,7 +113,7 @@ async fn commands_without_a_server_run_on_dp_ranks() {
     for line in [
         "generate hi --max-tokens 2",
         "pack --weight-cache .",
-        "bench speculate --algorithms ngram --max-tokens 4 --repeat 1",
+        "bench speculate --algorithms ngram --domains counting --per-domain 1 --max-tokens 4",
     ] {
         let line = format!("{line} --tp-size 2 --enable-dp-attention --dp-size 2");
         let output = lockstep(&line).current_dir(folder.path()).output();
