@@ -21,7 +21,7 @@ use crate::{
     oracle::{Oracle, compare},
     policies::Policy,
     requests::{Job, golden},
-    setup::{Algorithm, Form, Setup, Shape, root},
+    setup::{Algorithm, Form, Layers, Setup, Shape, root},
 };
 
 /// Languages whose outputs end soon, even if they are random, each with a check of an output.
@@ -370,11 +370,15 @@ fn masks_on_the_device_give_the_same_texts() {
         job.request.generation.sampling.temperature = (at % 3) as f32;
         job.request.generation.logprobs = LogprobParams::default();
     }
-    let plain = Setup::plain(Dtype::Float32, 1);
+    let plain = Setup {
+        layers: Layers::Random,
+        ..Setup::plain(Dtype::Float32, 1)
+    };
     let (expected, _, _) = on_gpus(&plain, &jobs);
     let drafting = Setup::drafting(Dtype::Float32, 1, Algorithm::Ngram, Shape::chain(3));
     for (setup, drafts) in [(plain, false), (drafting, true)] {
         let setup = Setup {
+            layers: Layers::Random,
             masks: MaskPlace::Device,
             page: 4,
             tokens: 300,

@@ -11,9 +11,9 @@ use lockstep_config::{
 use lockstep_devices::{DeviceFootprint, Registry};
 use lockstep_local_engine::{LocalEngine, LocalOptions, MaskPlace};
 use lockstep_types::{
-    CheckpointFormat, DeviceKind, Dtype, EngineConfig, ExpertGate, ExpertTensors, ExpertsNames,
-    ExpertsSpec, Footprint as _, GatedMlpNames, LoadFormat, Mlp, ModelConfig, Mxfp4Checkpoint,
-    Routing,
+    CheckpointFormat, DeviceKind, DraftKind, Dtype, EngineConfig, ExpertGate, ExpertTensors,
+    ExpertsNames, ExpertsSpec, Footprint as _, GatedMlpNames, LoadFormat, Mlp, ModelConfig,
+    Mxfp4Checkpoint, Routing,
 };
 
 use crate::policies::Policy;
@@ -129,6 +129,8 @@ impl Form {
 pub enum Layers {
     /// Layers as they were trained.
     Trained,
+    /// Random weights.
+    Random,
     /// Random weights, and two kinds of caches in turn.
     TwoCaches,
     /// Random weights, and a gated MLP and experts in turn.
@@ -137,6 +139,8 @@ pub enum Layers {
     Windows,
     /// Windows in all layers, of two sizes.
     WindowsAlone,
+    /// Random weights, and windows of [`WINDOWS`] in turn.
+    RandomWindows,
     /// Random weights, and layers of gpt-oss: [`WINDOWS`] in turn, sinks, and experts in MXFP4
     /// with biases and bounded gates.
     GptOss,
@@ -149,10 +153,15 @@ impl Layers {
     fn change(self, model: &mut ModelConfig) {
         match self {
             Self::Trained => {}
+            Self::Random => randomise(model),
             Self::TwoCaches => mix_caches(model),
             Self::Experts => mix_experts(model),
             Self::Windows => give_windows(model, &WINDOWS),
             Self::WindowsAlone => give_windows(model, &[WINDOWS[0], WINDOWS[2]]),
+            Self::RandomWindows => {
+                give_windows(model, &WINDOWS);
+                randomise(model);
+            }
             Self::GptOss => {
                 give_windows(model, &WINDOWS);
                 be_gpt_oss(model);
@@ -312,6 +321,11 @@ impl Setup {
         config.parallel.ep_size = self.ep;
         if let Some(draft) = &mut config.speculation.draft {
             self.layers.change(&mut draft.model);
+            if let DraftKind::Eagle3 { capture_layers, .. } = &mut draft.kind
+                && config.model.load_format == LoadFormat::Dummy
+            {
+                *capture_layers = (1..RANDOM_LAYERS).collect();
+            }
         }
         config.speculation.pause_window = self.pause_window;
         if let Some(policy) = self.policy {
@@ -338,9 +352,24 @@ impl Setup {
     }
 }
 
+/// Layers of a model of random weights: two of each kind that differs.
+const RANDOM_LAYERS: usize = 4;
+
+/// Gives all weights random values. Leaves out layers, and gives gated MLPs few columns: what
+/// these compute says little then, and would take most of the time.
+fn randomise(model: &mut ModelConfig) {
+    model.load_format = LoadFormat::Dummy;
+    model.layers.truncate(RANDOM_LAYERS);
+    for layer in &mut model.layers {
+        if let Mlp::Gated(mlp) = &mut layer.mlp {
+            mlp.width = 64;
+        }
+    }
+}
+
 /// Makes every second layer cache one key/value head instead of two, of twice the width.
 fn mix_caches(model: &mut ModelConfig) {
-    model.load_format = LoadFormat::Dummy;
+    randomise(model);
     for (number, layer) in model.layers.iter_mut().enumerate() {
         let attention = layer.attention_mut();
         attention.heads = 4;
@@ -352,7 +381,7 @@ fn mix_caches(model: &mut ModelConfig) {
 
 /// Gives every second layer 9 experts, of which a token goes through 3.
 fn mix_experts(model: &mut ModelConfig) {
-    model.load_format = LoadFormat::Dummy;
+    randomise(model);
     for layer in model.layers.iter_mut().skip(1).step_by(2) {
         layer.mlp = Mlp::Experts(ExpertsSpec {
             count: 9,
@@ -376,7 +405,7 @@ fn mix_experts(model: &mut ModelConfig) {
 
 /// Gives all layers sinks, and 6 experts, of which a token goes through 2.
 fn be_gpt_oss(model: &mut ModelConfig) {
-    model.load_format = LoadFormat::Dummy;
+    randomise(model);
     model.checkpoint = CheckpointFormat::Mxfp4(Mxfp4Checkpoint { floats: Vec::new() });
     for layer in &mut model.layers {
         let attention = layer.attention_mut();
