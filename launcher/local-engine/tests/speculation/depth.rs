@@ -52,7 +52,8 @@ fn drafts_after_a_pause_are_as_good_as_before() {
         Algorithm::Dflash,
     ] {
         let mut engine = Setup::drafting(Dtype::Float32, 1, algorithm, CHAIN).start();
-        let texts: Vec<_> = GOLDENS.iter().map(golden).collect();
+        // One of each domain.
+        let texts: Vec<_> = GOLDENS.iter().step_by(2).map(golden).collect();
         let mut accepted = Vec::new();
         let mut count = |engine: &mut lockstep_local_engine::LocalEngine| {
             let before = engine.speculation().accepted_tokens;
