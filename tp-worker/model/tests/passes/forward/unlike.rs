@@ -6,7 +6,8 @@ use lockstep_types::{Activation, GatedMlpNames, GatedMlpSpec, Mlp, ModelConfig};
 use safetensors::{Dtype, SafeTensors, serialize, tensor::TensorView};
 use tempfile::TempDir;
 
-use crate::{Loaded, pass::fixture};
+use super::Loaded;
+use crate::pass::fixture;
 
 /// Columns that are left of layer 1's MLP.
 const LEFT: usize = 40;

@@ -1,14 +1,5 @@
 //! Passes of several DP ranks: their exchanges, kept states, refusals and memory.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "support/naive.rs"]
-mod naive;
-#[path = "support/pass.rs"]
-mod pass;
-#[path = "support/ranks.rs"]
-mod ranks;
-
 use std::sync::Arc;
 
 use lockstep_backend::{
@@ -24,9 +15,10 @@ use lockstep_types::{
     CollectiveBackend, DeviceConfig, Dtype, EngineShape, KvCacheDtype, SpeculationConfig,
     StepLimits,
 };
-use naive::Naive;
-use pass::{Pass, fixture};
-use ranks::{WorldFactory, on_ranks};
+
+use crate::naive::Naive;
+use crate::pass::{Pass, fixture};
+use crate::ranks::{WorldFactory, on_ranks};
 
 const SPLITS: [(usize, usize); 3] = [(2, 2), (4, 4), (4, 2)];
 /// Tokens of a DP rank.

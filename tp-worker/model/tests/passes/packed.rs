@@ -1,17 +1,11 @@
 //! Weights that are packed once and read at later starts.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
 use lockstep_model::{LoadOptions, LoadPhase, LogitBlock, WeightOrigin};
 use lockstep_types::{Dtype, KvCacheDtype, ModelConfig};
 
-mod support {
-    pub mod loader;
-    pub mod pass;
-}
-use support::{
+use crate::{
     loader::{self, copy_of, demo},
     pass::{Pass, fixture},
 };

@@ -1,16 +1,11 @@
 //! Weights that are read while the server runs, from files that somebody writes to.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::fs;
 
 use lockstep_model::{FileAccess, LoadOptions, ModelError};
 use lockstep_types::Dtype;
 
-mod support {
-    pub mod loader;
-}
-use support::loader::{copy_of, demo, load, options};
+use crate::loader::{copy_of, demo, load, options};
 
 const FILE: &str = "model.safetensors";
 

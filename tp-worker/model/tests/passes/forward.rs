@@ -1,20 +1,14 @@
 //! Promises of a pass besides its logits.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "support/naive.rs"]
-mod naive;
-#[path = "support/pass.rs"]
-mod pass;
-#[path = "forward/unlike.rs"]
 mod unlike;
 
 use lockstep_backend::Axis;
 use lockstep_collective::Single;
 use lockstep_model::{ForwardLimits, LoadOptions, LogitBlock, ModelCache, ModelError, Transformer};
 use lockstep_types::{ExpertTensors, ExpertsSpec, KvCacheDtype, Mlp, ModelConfig};
-use naive::Naive;
-use pass::{Pass, fixture};
+
+use crate::naive::Naive;
+use crate::pass::{Pass, fixture};
 
 struct Loaded {
     backend: Naive,
