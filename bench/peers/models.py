@@ -1,19 +1,25 @@
 #!/usr/bin/env python3
 """Make the models of the comparison: Hugging Face folders, and GGUF files for llama.cpp.
 
-Speed depends on a model's shape, not on what it knows, so the weights are random (0.5b) or a small model widened (1b).
+Speed depends on a model's shape, not on what it knows, so the weights are random (0.5b, moe-1b, gpt-oss, gemma3-1b) or a
+small model widened (1b).
 
   python models.py --out models --llama-cpp llama.cpp
   python models.py --out models --llama-cpp llama.cpp --shapes 1b --types q8_0
 
 Each shape becomes OUT/SHAPE/hf and OUT/SHAPE/TYPE.gguf; what is there already is kept. Needs torch, transformers,
-sentencepiece, about 7 GB of disk for 1b and 1b-128k each, 3 GB for 0.5b and 5 GB for 1b-family.
+sentencepiece, about 7 GB of disk for 1b and 1b-128k each, 3 GB for 0.5b, 5 GB for 1b-family, 12 GB for moe-1b, 7 GB for
+gpt-oss and 4 GB for gemma3-1b.
 
 1b-family is for speculation: the demo model and all that drafts for it, widened together, with the model's own vocabulary.
 Its drafts are OUT/1b-family/hf-draft, hf-eagle3 and hf-eagle, and draft-bf16.gguf.
 
 1b-128k is for answers held to a grammar, whose cost grows with the vocabulary: 1b with as many tokens as Llama 3.2 has. Its
 tokenizer learns them from the sources of torch and transformers, in one to three minutes.
+
+moe-1b has the widths of Qwen3-30B-A3B, with 16 of its 48 layers and 32 of its 128 experts: 1 of 2.9 billion parameters are
+active. gpt-oss has the widths and experts of gpt-oss-20b in 6 of its 24 layers, its experts in MXFP4, which GGUF keeps bit
+for bit. Both have a vocabulary of 32,000. gemma3-1b is Gemma 3 1B's shape whole. These three have one GGUF file each.
 """
 
 import argparse
@@ -28,6 +34,8 @@ import torch
 import transformers
 from tokenizers import Tokenizer, trainers
 from transformers import Qwen2Config, Qwen2ForCausalLM
+
+import drawn
 
 HERE = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
@@ -100,7 +108,14 @@ def make_family(folder: pathlib.Path) -> None:
         made.rename(final)
 
 
+def make_drawn(config: dict) -> Callable[[pathlib.Path], None]:
+    """A maker of random weights for a config."""
+    return lambda folder: drawn.save(config, folder, CONTEXT, DEMO)
+
+
+DRAWN = {"moe-1b": drawn.MOE_1B, "gpt-oss": drawn.GPT_OSS, "gemma3-1b": drawn.GEMMA3_1B}
 MAKERS = {"1b": make_1b, "1b-128k": make_1b_128k, "0.5b": make_05b, "1b-family": make_family}
+MAKERS |= {shape: make_drawn(config) for shape, config in DRAWN.items()}
 
 
 def convert(folder: pathlib.Path, llama_cpp: pathlib.Path, out: pathlib.Path) -> None:
@@ -144,12 +159,12 @@ def main() -> None:
         once(folder / "hf", MAKERS[shape])
         if a.llama_cpp is None:
             continue
-        plain = folder / "bf16.gguf"
+        plain = folder / ("mxfp4.gguf" if shape == "gpt-oss" else "bf16.gguf")
         once(plain, lambda out, folder=folder: convert(folder / "hf", a.llama_cpp, out))
         if shape == "1b-family":
             once(folder / "draft-bf16.gguf", lambda out, folder=folder: convert(folder / "hf-draft", a.llama_cpp, out))
             continue
-        for kind in a.types:
+        for kind in a.types if shape not in DRAWN else []:
             once(folder / f"{kind}.gguf", lambda out, plain=plain, kind=kind: quantize(a.llama_cpp, plain, kind, out))
 
 

@@ -1,0 +1,267 @@
+"""Models with random weights in the shapes of published ones: tensors by name, and the folders that hold them.
+
+Every tensor is drawn by itself, from its name alone, so that a model is the same wherever it is made. Spreads keep
+activations near one in all layers, so that rounding, routing and attention behave as in a model that was trained.
+"""
+
+import json
+import pathlib
+import shutil
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# Inputs that share an exponent in MXFP4.
+GROUP = 32
+
+MOE_1B = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 32,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "attention_bias": False,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": False,
+    "vocab_size": 32_000,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GPT_OSS = {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "experts_per_token": 4,
+    "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "attention_bias": True,
+    "hidden_act": "silu",
+    "swiglu_limit": 7.0,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 150_000,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+    "initial_context_length": 4096,
+    "tie_word_embeddings": False,
+    "vocab_size": 32_000,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "quantization_config": {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": [
+            "model.layers.*.self_attn",
+            "model.layers.*.mlp.router",
+            "model.embed_tokens",
+            "lm_head",
+        ],
+    },
+}
+GEMMA3_1B = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+    "attention_bias": False,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+    "tie_word_embeddings": True,
+    "vocab_size": 262_144,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A tensor of bf16, drawn around `centre`."""
+
+    name: str
+    shape: tuple[int, ...]
+    spread: float
+    centre: float = 0.0
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A stack of MXFP4 matrices, `[experts, outputs, inputs]`: codes and exponents are two tensors of a file."""
+
+    name: str
+    shape: tuple[int, int, int]
+
+
+Tensor = Plain | Packed
+
+
+def parameters(tensors: Iterator[Tensor]) -> int:
+    """The number of a model's weights."""
+    total = 0
+    for tensor in tensors:
+        count = 1
+        for length in tensor.shape:
+            count *= length
+        total += count
+    return total
+
+
+def matrix(name: str, outputs: int, inputs: int, gain: float = 0.8) -> Plain:
+    """A matrix whose outputs are `gain` times as large as its inputs."""
+    return Plain(f"{name}.weight", (outputs, inputs), gain * inputs**-0.5)
+
+
+def tensors(config: dict) -> Iterator[Tensor]:
+    """The tensors of a model, layer after layer."""
+    hidden, kind = config["hidden_size"], config["model_type"]
+    tied = config["tie_word_embeddings"]
+    # Gemma stores norms as distances from one. A tied table is drawn small and the last norm large, or a token's own
+    # row would win every logit.
+    centre = 0.0 if kind == "gemma3_text" else 1.0
+    yield Plain("model.embed_tokens.weight", (config["vocab_size"], hidden), 0.45 * hidden**-0.5 if tied else 0.8)
+    for number in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{number}"
+        yield from attention(config, f"{layer}.self_attn", centre)
+        yield from {"qwen3_moe": mixture, "gpt_oss": packed_mixture, "gemma3_text": gated}[kind](config, f"{layer}.mlp")
+        norms = ["input_layernorm", "post_attention_layernorm"]
+        if kind == "gemma3_text":
+            norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        yield from (Plain(f"{layer}.{norm}.weight", (hidden,), 0.2, centre) for norm in norms)
+    yield Plain("model.norm.weight", (hidden,), 0.2, centre + 6 if tied else centre)
+    if not tied:
+        yield matrix("lm_head", config["vocab_size"], hidden, 3.0)
+
+
+def attention(config: dict, name: str, centre: float) -> Iterator[Tensor]:
+    """Projections, with what the family adds to them: biases and sinks, or norms of queries and keys."""
+    hidden, head_dim = config["hidden_size"], config["head_dim"]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    shapes = {"q_proj": heads, "k_proj": kv_heads, "v_proj": kv_heads}
+    for part, count in shapes.items():
+        yield matrix(f"{name}.{part}", count * head_dim, hidden)
+    yield matrix(f"{name}.o_proj", hidden, heads * head_dim)
+    if config["attention_bias"]:
+        for part, count in shapes.items():
+            yield Plain(f"{name}.{part}.bias", (count * head_dim,), 0.3)
+        yield Plain(f"{name}.o_proj.bias", (hidden,), 0.3)
+    if config["model_type"] == "gpt_oss":
+        yield Plain(f"{name}.sinks", (heads,), 1.0, 1.0)
+    else:
+        yield from (Plain(f"{name}.{part}_norm.weight", (head_dim,), 0.2, centre) for part in "qk")
+
+
+def mixture(config: dict, name: str) -> Iterator[Tensor]:
+    """A router and experts, each with matrices of its own."""
+    hidden, width = config["hidden_size"], config["moe_intermediate_size"]
+    # Scores of experts lie far apart, so that rounding seldom sends a token to another one.
+    yield matrix(f"{name}.gate", config["num_experts"], hidden, 3.0)
+    for expert in range(config["num_experts"]):
+        of = f"{name}.experts.{expert}"
+        yield matrix(f"{of}.gate_proj", width, hidden)
+        yield matrix(f"{of}.up_proj", width, hidden)
+        yield matrix(f"{of}.down_proj", hidden, width)
+
+
+def packed_mixture(config: dict, name: str) -> Iterator[Tensor]:
+    """A router and experts in stacks of MXFP4, with biases."""
+    hidden, width, count = config["hidden_size"], config["intermediate_size"], config["num_local_experts"]
+    yield matrix(f"{name}.router", count, hidden, 3.0)
+    yield Plain(f"{name}.router.bias", (count,), 0.3)
+    yield Packed(f"{name}.experts.gate_up_proj", (count, 2 * width, hidden))
+    yield Plain(f"{name}.experts.gate_up_proj_bias", (count, 2 * width), 0.3)
+    yield Packed(f"{name}.experts.down_proj", (count, hidden, width))
+    yield Plain(f"{name}.experts.down_proj_bias", (count, hidden), 0.3)
+
+
+def gated(config: dict, name: str) -> Iterator[Tensor]:
+    """A gated MLP."""
+    hidden, width = config["hidden_size"], config["intermediate_size"]
+    yield matrix(f"{name}.gate_proj", width, hidden)
+    yield matrix(f"{name}.up_proj", width, hidden)
+    yield matrix(f"{name}.down_proj", hidden, width)
+
+
+def draw(tensor: Tensor) -> dict:
+    """The tensors of a file, by name."""
+    import torch
+
+    generator = torch.Generator().manual_seed(zlib.crc32(tensor.name.encode()))
+    if isinstance(tensor, Plain):
+        values = torch.randn(tensor.shape, generator=generator, dtype=torch.bfloat16)
+        return {tensor.name: values.mul_(tensor.spread).add_(tensor.centre)}
+    experts, outputs, inputs = tensor.shape
+    groups = (experts, outputs, inputs // GROUP)
+    blocks = torch.randint(0, 256, (*groups, GROUP // 2), generator=generator, dtype=torch.uint8)
+    # Codes drawn evenly have a spread of 2.9; with these exponents outputs of 2,880 inputs are about as large as they.
+    scales = torch.randint(119, 121, groups, generator=generator, dtype=torch.uint8)
+    return {f"{tensor.name}_blocks": blocks, f"{tensor.name}_scales": scales}
+
+
+def save(config: dict, folder: pathlib.Path, context: int, tokenizer: pathlib.Path) -> None:
+    """Write a model: a file for each layer and one for the rest, their index, the config, and a tokenizer for it.
+
+    `tokenizer` is the folder of a model whose tokenizer is taken, filled up to the vocabulary.
+    """
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True)
+    parts: dict[str, list[Tensor]] = {}
+    for tensor in tensors(config):
+        words = tensor.name.split(".")
+        parts.setdefault(words[2] if words[1] == "layers" else "rest", []).append(tensor)
+    places, size = {}, 0
+    for number, part in enumerate(parts.values(), 1):
+        name = f"model-{number:05}-of-{len(parts):05}.safetensors"
+        drawn: dict = {}
+        for tensor in part:
+            drawn |= draw(tensor)
+        save_file(drawn, folder / name, {"format": "pt"})
+        places |= dict.fromkeys(drawn, name)
+        size += sum(values.nbytes for values in drawn.values())
+    index = {"metadata": {"total_size": size}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1, sort_keys=True) + "\n")
+    whole = config | {"max_position_embeddings": context, "torch_dtype": "bfloat16"}
+    (folder / "config.json").write_text(json.dumps(whole, indent=2) + "\n")
+    fill_tokenizer(tokenizer / "tokenizer.json", folder / "tokenizer.json", config["vocab_size"])
+    for name in ("tokenizer_config.json", "generation_config.json"):
+        shutil.copy(tokenizer / name, folder / name)
+
+
+def fill_tokenizer(source: pathlib.Path, out: pathlib.Path, count: int) -> None:
+    """Add tokens that no text has until there are `count`: llama.cpp's converter cuts Gemma's table to the tokenizer."""
+    tokenizer = json.loads(source.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    known = set(vocabulary.values()) | {token["id"] for token in tokenizer["added_tokens"]}
+    vocabulary |= {f"<|unused_{number}|>": number for number in range(count) if number not in known}
+    out.write_text(json.dumps(tokenizer, ensure_ascii=False))
