@@ -64,14 +64,14 @@ pub(crate) trait Format: Sync {
     fn tiles(&self, isa: Isa, rows: usize) -> &'static Tiles;
 
     /// The way in which slices are widened for many rows; `None` if they never are.
-    fn widening(&self) -> Option<&Widening>;
+    fn widening(&self, isa: Isa) -> Option<&Widening>;
 
     /// The panels and rows that share a pass over the weights.
     fn groups(&self) -> &'static InputGroups;
 
     /// Words as which a step counts where panels are cut into slices.
-    fn slice_words(&self, widened: bool) -> usize {
-        match self.widening().filter(|_| widened) {
+    fn slice_words(&self, isa: Isa, widened: bool) -> usize {
+        match self.widening(isa).filter(|_| widened) {
             Some(widening) => widening.step_words,
             None => self.step_words(),
         }

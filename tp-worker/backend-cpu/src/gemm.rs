@@ -51,8 +51,8 @@ pub(crate) use fp8::{
 };
 pub(crate) use grouped::{Groups, Inputs, Scratch, grouped_matmul, grouped_words};
 pub(crate) use mxfp4::{
-    GROUP as MXFP4_GROUP, STEP_WORDS as MXFP4_WORDS, WIDEN as WIDEN_MXFP4, places as mxfp4_places,
-    select as mxfp4,
+    GROUP as MXFP4_GROUP, STEP_WORDS as MXFP4_WORDS, places as mxfp4_places, select as mxfp4,
+    widening as mxfp4_widening,
 };
 pub(crate) use prefetch::Ahead;
 use product::Product;

@@ -84,6 +84,24 @@ fn to_operands(isa: Isa, x: &[f32], pairs: &mut [u32]) {
 }
 
 multiversion! {
+    /// Rounds values to pairs of bf16 that lie 4 apart, see [`Input::SplitPairs`]. Missing values
+    /// are 0.
+    fn to_split_pairs(x: &[f32], pairs: &mut [u32]) {
+        let (runs, rest) = x.as_chunks::<8>();
+        let (whole, last) = pairs.split_at_mut(4 * runs.len());
+        for (run, pairs) in runs.iter().zip(whole.chunks_exact_mut(4)) {
+            for (number, pair) in pairs.iter_mut().enumerate() {
+                *pair = bf16_bits(run[number]) | (bf16_bits(run[number + 4]) << 16);
+            }
+        }
+        last.fill(0);
+        for (number, &x) in rest.iter().enumerate() {
+            last[number % 4] |= bf16_bits(x) << (16 * (number / 4));
+        }
+    }
+}
+
+multiversion! {
     /// Rounds values to bf16.
     pub(crate) fn to_bf16(x: &[f32], out: &mut [u16]) {
         for (bits, &x) in out.iter_mut().zip(x) {
@@ -118,6 +136,7 @@ pub(crate) fn pack_row(
         match input {
             Input::F32 => packed.copy_from_slice(bytemuck::cast_slice(chunk)),
             Input::Pairs => to_operands(isa, chunk, packed),
+            Input::SplitPairs => to_split_pairs(isa, chunk, packed),
             Input::Blocks => {
                 to_operands(isa, chunk, packed);
                 packed[chunk.len().div_ceil(2)..].fill(0);
@@ -222,6 +241,7 @@ mod tests {
                     Input::Groups,
                     Input::RoundedGroups,
                     Input::Pairs,
+                    Input::SplitPairs,
                     Input::Blocks,
                 ] {
                     let mut packed = vec![0u32; input.len(row.len()) * stride];
@@ -255,6 +275,9 @@ mod tests {
                 Input::F32 | Input::Groups => out[i * stride] = x.to_bits(),
                 Input::Rounded | Input::RoundedGroups => out[i * stride] = rounded(x) << 16,
                 Input::Pairs => out[i / 2 * stride] |= half,
+                Input::SplitPairs => {
+                    out[(i / 8 * 4 + i % 4) * stride] |= rounded(x) << (16 * (i % 8 / 4));
+                }
                 Input::Blocks => out[i / 32 * stride * 16 + i % 32 / 2] |= half,
                 Input::Integers | Input::IntegerBlocks => {}
             }

@@ -68,7 +68,7 @@ impl Format for Float {
         select(isa, self.0)
     }
 
-    fn widening(&self) -> Option<&Widening> {
+    fn widening(&self, _: Isa) -> Option<&Widening> {
         match self.0 {
             Element::F32 => None,
             Element::Bf16 => Some(&WIDEN_BF16),

@@ -133,7 +133,7 @@ impl Format for Fp8 {
         fp8(isa, self.inputs)
     }
 
-    fn widening(&self) -> Option<&Widening> {
+    fn widening(&self, _: Isa) -> Option<&Widening> {
         Some(&self.widening)
     }
 

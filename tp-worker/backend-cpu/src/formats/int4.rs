@@ -75,7 +75,7 @@ impl Format for Int4 {
         gemm::int4(isa, rows)
     }
 
-    fn widening(&self) -> Option<&Widening> {
+    fn widening(&self, _: Isa) -> Option<&Widening> {
         Some(&WIDEN_INT4)
     }
 
@@ -84,7 +84,7 @@ impl Format for Int4 {
     }
 
     /// Counts steps as if they were widened in any case.
-    fn slice_words(&self, _: bool) -> usize {
+    fn slice_words(&self, _: Isa, _: bool) -> usize {
         WIDEN_INT4.step_words
     }
 }

@@ -59,7 +59,7 @@ impl Format for Int8 {
         gemm::int8(isa, rows)
     }
 
-    fn widening(&self) -> Option<&Widening> {
+    fn widening(&self, _: Isa) -> Option<&Widening> {
         None
     }
 

@@ -6,8 +6,8 @@ use lockstep_types::Dtype;
 use super::Format;
 use crate::gemm::PANEL;
 use crate::gemm::{
-    Element, FLOAT_GROUPS, InputGroups, MXFP4_GROUP, MXFP4_WORDS, Tiles, WIDEN_MXFP4, Widening,
-    mxfp4, mxfp4_places,
+    Element, FLOAT_GROUPS, InputGroups, MXFP4_GROUP, MXFP4_WORDS, Tiles, Widening, mxfp4,
+    mxfp4_places, mxfp4_widening,
 };
 use crate::isa::Isa;
 use crate::quantize::GROUP;
@@ -90,8 +90,8 @@ impl Format for Mxfp4 {
         mxfp4(isa, self.inputs)
     }
 
-    fn widening(&self) -> Option<&Widening> {
-        Some(&WIDEN_MXFP4)
+    fn widening(&self, isa: Isa) -> Option<&Widening> {
+        Some(mxfp4_widening(isa, self.inputs))
     }
 
     fn groups(&self) -> &'static InputGroups {

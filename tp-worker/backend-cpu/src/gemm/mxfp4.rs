@@ -2,7 +2,8 @@
 //!
 //! A code is looked up in a table of 16 values and multiplied by its power of two, which is
 //! exact. Each output is one chain of fused multiply-adds over these, in the order of inputs. So
-//! all instruction sets give the same bits, and so do slices that were widened before.
+//! all instruction sets give the same bits, and so do slices that were widened before. With
+//! `vdpbf16ps`, inputs that are rounded to bf16 are multiplied in pairs instead.
 
 #![expect(
     clippy::needless_range_loop,
@@ -13,6 +14,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
 mod scalar;
 #[cfg(test)]
 mod tests;
@@ -225,13 +228,15 @@ struct Kernels {
     tiles: [&'static Tiles; 2],
     /// See [`widen_steps`].
     widen: unsafe fn(&[u32], &mut [u32]),
+    /// Widens steps to pairs of bf16, where tiles for rounded inputs multiply those.
+    widen_rounded: Option<unsafe fn(&[u32], &mut [u32])>,
 }
 
 /// The kernels for a machine.
 fn kernels(isa: Isa) -> &'static Kernels {
     match isa.vectors() {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Bf16 => &avx512::ONE_BY_ONE,
+        Isa::Avx512Bf16 => &avx512_bf16::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => &avx512::KERNELS,
         #[cfg(target_arch = "x86_64")]
@@ -254,11 +259,35 @@ pub(crate) fn select(isa: Isa, inputs: Element) -> &'static Tiles {
 /// block.
 const WIDEN_BLOCKS: usize = 3;
 
-/// The way in which slices are widened.
-pub(crate) static WIDEN: Widening = Widening {
+/// Blocks of rows from which on widening a slice to pairs costs less.
+const WIDEN_PAIR_BLOCKS: usize = 2;
+
+/// The way in which slices are widened to f32.
+static WIDEN: Widening = Widening {
     narrow_words: STEP_WORDS,
     step_words: STEP * PANEL,
     blocks: |_| WIDEN_BLOCKS,
     // SAFETY: a backend is built only for an instruction set that this machine runs.
     widen: |isa, narrow, wide| unsafe { (kernels(isa).widen)(narrow, wide) },
 };
+
+/// The way in which slices are widened to pairs of bf16.
+static WIDEN_PAIRS: Widening = Widening {
+    narrow_words: STEP_WORDS,
+    step_words: STEP / 2 * PANEL,
+    blocks: |_| WIDEN_PAIR_BLOCKS,
+    widen: |isa, narrow, wide| {
+        if let Some(widen) = kernels(isa).widen_rounded {
+            // SAFETY: as above.
+            unsafe { widen(narrow, wide) }
+        }
+    },
+};
+
+/// The way in which slices are widened for the tiles of [`select`].
+pub(crate) fn widening(isa: Isa, inputs: Element) -> &'static Widening {
+    match (inputs, kernels(isa).widen_rounded) {
+        (Element::Bf16, Some(_)) => &WIDEN_PAIRS,
+        _ => &WIDEN,
+    }
+}

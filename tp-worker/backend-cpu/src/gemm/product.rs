@@ -91,7 +91,7 @@ impl Product<'_> {
             Input::IntegerBlocks => WIDEN_TILE_BLOCKS,
             _ => (widening.blocks)(self.isa),
         };
-        let widening = self.w.format.widening();
+        let widening = self.w.format.widening(self.isa);
         let widening = widening.filter(|widening| blocks.len() >= from(widening));
         let widened = self.tiles.widened.zip(widening);
         let slice = self.slice(widened.is_some());
@@ -200,7 +200,7 @@ impl Product<'_> {
     /// Steps of a slice. All slices of a panel are about equally long, so each has time to
     /// ask for the next.
     fn slice(&self, widened: bool) -> usize {
-        let step_words = self.w.format.slice_words(widened);
+        let step_words = self.w.format.slice_words(self.isa, widened);
         let steps = self.w.steps().max(1);
         let slice = steps.div_ceil(steps.div_ceil(SLICE / step_words));
         slice.next_multiple_of(self.tiles.input.run())

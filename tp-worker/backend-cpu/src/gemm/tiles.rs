@@ -55,6 +55,9 @@ pub(crate) enum Input {
     RoundedGroups,
     /// Pairs of bf16, the earlier one in the low half.
     Pairs,
+    /// Pairs of bf16 that lie 4 apart: of every 8 values the pairs (0, 4), (1, 5), (2, 6) and
+    /// (3, 7). The row is filled up with zeros to whole groups of 128.
+    SplitPairs,
     /// Blocks of 32 bf16. A block is 16 consecutive words of each row, which a tile register
     /// loads. The last block is filled up with zeros.
     Blocks,
@@ -75,6 +78,7 @@ impl Input {
             Self::Pairs => k.div_ceil(2),
             Self::Blocks => k.div_ceil(2).next_multiple_of(BLOCK_STEPS),
             Self::Groups | Self::RoundedGroups => k.next_multiple_of(GROUP),
+            Self::SplitPairs => k.next_multiple_of(GROUP) / 2,
             Self::Integers | Self::IntegerBlocks => k.div_ceil(GROUP) * self.step_words(),
         }
     }
@@ -85,6 +89,7 @@ impl Input {
             Self::F32 | Self::Pairs | Self::Blocks => 1,
             Self::Rounded => 2,
             Self::Groups | Self::RoundedGroups => GROUP,
+            Self::SplitPairs => GROUP / 2,
             Self::Integers => ROW_WORDS,
             Self::IntegerBlocks => BLOCK_ROW_WORDS,
         }

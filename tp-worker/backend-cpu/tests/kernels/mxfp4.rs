@@ -96,29 +96,51 @@ const PARTS: [(usize, usize, usize, usize); 6] = [
     (31, 70, 0, 2_200),
 ];
 
+/// Inputs in the order in which pairs 4 apart are neighbours, filled up with zeros to whole runs
+/// of 8.
+fn split(x: &[f32], cols: usize) -> Vec<f32> {
+    let rows = x.chunks_exact(cols);
+    let runs = rows.flat_map(|row| row.chunks(8));
+    let at = |run: &[f32], input: usize| run.get(input).copied().unwrap_or(0.0);
+    runs.flat_map(|run| [0, 4, 1, 5, 2, 6, 3, 7].map(|input| at(run, input)))
+        .collect()
+}
+
+/// The bytes of values in bf16.
+fn in_bf16(values: &[f32]) -> Vec<u8> {
+    let bytes = |value: &f32| half::bf16::from_f32(*value).to_le_bytes();
+    values.iter().flat_map(bytes).collect()
+}
+
+/// A matrix of bf16.
+fn bf16_matrix(bytes: &[u8], rows: usize, cols: usize) -> HostMatrix<'_> {
+    HostMatrix::Floats(HostFloats {
+        cols,
+        dtype: CheckpointDtype::Bf16,
+        blocks: vec![HostBlock {
+            bytes,
+            offset: 0,
+            stride: cols * 2,
+            rows,
+        }],
+    })
+}
+
 /// Products are one chain of fused multiply-adds over the dequantised weights, in the order of
 /// inputs, on every instruction set. Many rows read weights that were widened before. Where bf16
 /// weights are multiplied in that order too, a copy of the weights in bf16 gives the same bits.
+/// With `vdpbf16ps` a copy gives them whose inputs stand in the order of pairs.
 #[test]
 fn products_are_those_of_the_dequantised_weights_bit_by_bit() {
     for (turn, (rows, groups, first, end)) in PARTS.into_iter().enumerate() {
         let stored = Stored::new(rows, groups);
         let (host, cols) = (stored.part(first, end), end - first);
         let values = stored.values(first, end);
-        let copy: Vec<u8> = values
-            .iter()
-            .flat_map(|value| half::bf16::from_f32(*value).to_le_bytes())
-            .collect();
-        let copy = HostMatrix::Floats(HostFloats {
-            cols,
-            dtype: CheckpointDtype::Bf16,
-            blocks: vec![HostBlock {
-                bytes: &copy,
-                offset: 0,
-                stride: cols * 2,
-                rows,
-            }],
-        });
+        let copy = in_bf16(&values);
+        let copy = bf16_matrix(&copy, rows, cols);
+        let wide = cols.next_multiple_of(8);
+        let paired = in_bf16(&split(&values, cols));
+        let paired = bf16_matrix(&paired, rows, wide);
         let bias = Values::new(7).floats(rows);
         for dtype in [Dtype::Bfloat16, Dtype::Float32] {
             for n in [1, 2, 3, 5, 12, 13, 40, 61] {
@@ -140,6 +162,13 @@ fn products_are_those_of_the_dequantised_weights_bit_by_bit() {
                     let w = backend.load_matrix(&host, WeightFormat::Mxfp4).unwrap();
                     let found = multiply(&mut backend, &w, rows, &x, cols, &bias);
                     let what = format!("{isa} {dtype:?} part {turn}, {n} rows");
+                    if isa == Isa::Avx512Bf16 && dtype == Dtype::Bfloat16 {
+                        let w = backend.load_matrix(&paired, WeightFormat::Float).unwrap();
+                        let x = split(&x, cols);
+                        let expected = multiply(&mut backend, &w, rows, &x, wide, &bias);
+                        assert_eq!(bits(&found), bits(&expected), "{what}");
+                        continue;
+                    }
                     assert_eq!(bits(&found), bits(&expected), "{what}");
                     let in_order = matches!(isa, Isa::Scalar | Isa::Avx2 | Isa::Avx512);
                     if in_order && dtype == Dtype::Bfloat16 {

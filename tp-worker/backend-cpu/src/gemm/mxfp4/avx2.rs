@@ -103,4 +103,5 @@ static ROUNDED: Tiles = tiles!(
 pub(super) static KERNELS: Kernels = Kernels {
     tiles: [&EXACT, &ROUNDED],
     widen,
+    widen_rounded: None,
 };

@@ -57,12 +57,12 @@ unsafe fn mxfp4_tile<const M: usize, const P: usize, const H: usize>(work: &Tile
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-unsafe fn widen(narrow: &[u32], wide: &mut [u32]) {
+pub(super) unsafe fn widen(narrow: &[u32], wide: &mut [u32]) {
     // SAFETY: as above.
     unsafe { widen_steps::<F32>(narrow, wide) }
 }
 
-/// Tables for panels that stream several at once, or come faster one by one.
+/// Tables with panels to stream at once.
 macro_rules! tables {
     ($input:ident, [$($stream:tt)*]) => {
         tiles!(
@@ -77,15 +77,11 @@ macro_rules! tables {
 
 static EXACT: Tiles = tables!(Groups, [1 2 3 : 4 4 4]);
 static ROUNDED: Tiles = tables!(RoundedGroups, [1 2 3 : 4 4 4]);
-static EXACT_ONE_BY_ONE: Tiles = tables!(Groups, [1 2 3 4 5 : 1 1 1 1 1]);
-static ROUNDED_ONE_BY_ONE: Tiles = tables!(RoundedGroups, [1 2 3 4 5 : 1 1 1 1 1]);
+/// Tiles for panels that come faster one by one.
+pub(super) static EXACT_ONE_BY_ONE: Tiles = tables!(Groups, [1 2 3 4 5 : 1 1 1 1 1]);
 
 pub(super) static KERNELS: Kernels = Kernels {
     tiles: [&EXACT, &ROUNDED],
     widen,
-};
-/// Kernels like [`KERNELS`], for panels that come faster one by one.
-pub(super) static ONE_BY_ONE: Kernels = Kernels {
-    tiles: [&EXACT_ONE_BY_ONE, &ROUNDED_ONE_BY_ONE],
-    widen,
+    widen_rounded: None,
 };

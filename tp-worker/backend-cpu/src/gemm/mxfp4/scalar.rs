@@ -65,4 +65,5 @@ static ROUNDED: Tiles = tiles!(RoundedGroups, mxfp4_tile: [1 2], [:], [2 1]);
 pub(super) static KERNELS: Kernels = Kernels {
     tiles: [&EXACT, &ROUNDED],
     widen,
+    widen_rounded: None,
 };

@@ -1,5 +1,6 @@
 //! Every kernel that this machine runs, compared with the scalar one bit by bit.
 
+use lockstep_backend::{E2m1, E8m0};
 use proptest::prelude::*;
 
 use super::super::prefetch::Ahead;
@@ -20,7 +21,7 @@ struct Case {
 }
 
 impl Case {
-    /// Any codes, and powers around one, but for a few at the low end.
+    /// Any codes, and powers around one. Every second step has a few at both ends, too.
     fn new(steps: usize, seed: u64) -> Self {
         let mut state = seed | 1;
         let mut next = move || {
@@ -30,14 +31,14 @@ impl Case {
             (state >> 16) as u32
         };
         let mut panels = vec![0; PANELS * steps * STEP_WORDS];
-        for step in panels.chunks_exact_mut(STEP_WORDS) {
+        for (number, step) in panels.chunks_exact_mut(STEP_WORDS).enumerate() {
             let (codes, exponents) = step.split_at_mut(CODES);
             codes.iter_mut().for_each(|code| *code = next());
             let exponents: &mut [u8] = bytemuck::cast_slice_mut(exponents);
             for exponent in exponents {
                 *exponent = match next() % 50 {
-                    0 => 0,
-                    1 => 1,
+                    low @ 0..2 if number % 2 == 0 => low as u8,
+                    2 if number % 4 == 0 => 253,
                     more => 100 + more as u8,
                 };
             }
@@ -53,28 +54,21 @@ impl Case {
         }
     }
 
-    /// Multiplies `m` rows by the panels, whose steps have `words` words, in two calls cut at
-    /// `cut`.
-    fn run(
-        &self,
-        (tile, m): (TileFn, usize),
-        panels: &[u32],
-        cut: usize,
-        words: usize,
-    ) -> Vec<f32> {
-        let widened = if words == STEP_WORDS { 1 } else { STEP };
-        let mut a = vec![0u32; Input::Groups.len(self.steps * STEP) * m];
+    /// Multiplies `m` rows by the panels, in two calls cut at `cut`.
+    fn run(&self, (tile, m): (TileFn, usize), panels: &[u32], cut: usize, form: Form) -> Vec<f32> {
+        let Form { input, words, each } = form;
+        let mut a = vec![0u32; input.len(self.steps * STEP) * m];
         for (r, row) in self.rows[..m].iter().enumerate() {
-            pack_row(Isa::Scalar, Input::Groups, row, &mut a, r, m);
+            pack_row(Isa::Scalar, input, row, &mut a, r, m);
         }
         let ldc = PANELS * PANEL;
         let mut c = vec![f32::NAN; m * ldc];
         for part in [0..cut, cut..self.steps] {
             let work = Tile {
-                a: a[part.start * STEP * m..].as_ptr(),
+                a: a[part.start * input.step_words() * m..].as_ptr(),
                 b: panels[part.start * words..].as_ptr(),
                 panel_stride: self.steps * words,
-                steps: part.len() * widened,
+                steps: part.len() * each,
                 scales: 1,
                 c: c.as_mut_ptr(),
                 ldc,
@@ -89,36 +83,113 @@ impl Case {
         c
     }
 
-    fn expect(&self, cut: usize) {
-        let plain = kernels(Isa::Scalar).tiles[0].single[0];
+    /// What a tile for one row gives for all rows, panel by panel.
+    fn one_by_one(&self, tile: TileFn, panels: &[u32], form: Form) -> Vec<Vec<f32>> {
         let row_of = |p: usize, r: usize| {
             let alone = Self {
                 rows: vec![self.rows[r].clone()],
                 panels: Vec::new(),
                 steps: self.steps,
             };
-            let panel = &self.panels[p * self.steps * STEP_WORDS..];
-            alone.run((plain, 1), panel, 0, STEP_WORDS)[..PANEL].to_vec()
+            let panel = &panels[p * self.steps * form.words..];
+            alone.run((tile, 1), panel, 0, form)[..PANEL].to_vec()
         };
         let of_panel = |p| (0..ROWS).flat_map(move |r| row_of(p, r)).collect();
-        let expected: Vec<Vec<f32>> = (0..PANELS).map(of_panel).collect();
+        (0..PANELS).map(of_panel).collect()
+    }
+
+    /// Compares all tiles of a table.
+    fn expect_all(&self, isa: Isa, tiles: &Tiles, cut: usize, expected: &[Vec<f32>]) {
+        let single = tiles.single.iter().map(|tile| (*tile, 1));
+        let stream = tiles.stream.iter().copied();
+        for (m, (tile, panels)) in single.enumerate().chain(stream.enumerate()) {
+            let found = self.run((tile, m + 1), &self.panels, cut, Form::stored(tiles.input));
+            compare(&found, &expected[..panels], m + 1, isa);
+        }
+    }
+
+    fn expect(&self, cut: usize) {
+        let plain = kernels(Isa::Scalar).tiles[0].single[0];
+        let expected = self.one_by_one(plain, &self.panels, Form::stored(Input::Groups));
         for isa in Isa::available() {
             let tiles = kernels(isa).tiles[0];
-            let single = tiles.single.iter().map(|tile| (*tile, 1));
-            let stream = tiles.stream.iter().copied();
-            for (m, (tile, panels)) in single.enumerate().chain(stream.enumerate()) {
-                let found = self.run((tile, m + 1), &self.panels, cut, STEP_WORDS);
-                compare(&found, &expected[..panels], m + 1, isa);
-            }
+            self.expect_all(isa, tiles, cut, &expected);
             let Some(wide_tiles) = tiles.widened else {
                 continue;
             };
             let mut wide = vec![0; PANELS * self.steps * STEP * PANEL];
             // SAFETY: this machine runs the kernels.
             unsafe { (kernels(isa).widen)(&self.panels, &mut wide) };
-            let found = self.run((wide_tiles.single[1], 2), &wide, cut, STEP * PANEL);
+            let found = self.run((wide_tiles.single[1], 2), &wide, cut, Form::WIDE);
             compare(&found, &expected[..1], 2, isa);
         }
+    }
+
+    /// The panels as pairs of bf16, value by value.
+    fn pairs(&self) -> Vec<u32> {
+        let mut pairs = vec![0; PANELS * self.steps * STEP / 2 * PANEL];
+        let wide = pairs.chunks_exact_mut(STEP / 2 * PANEL);
+        for (step, wide) in self.panels.chunks_exact(STEP_WORDS).zip(wide) {
+            let bytes: &[u8] = bytemuck::cast_slice(step);
+            for (place, pair) in wide.iter_mut().enumerate() {
+                let (number, lane) = (place / PANEL, place % PANEL);
+                let first = number / 4 * RUN + number % 4;
+                for (half, input) in [first, first + 4].into_iter().enumerate() {
+                    let places = places(input / GROUP, lane);
+                    let (byte, shift) = places.code(input % GROUP);
+                    let power = E8m0(bytes[places.exponent]).value();
+                    let value = E2m1(bytes[byte] >> shift).value() * power;
+                    let bits = half::bf16::from_f32(value).to_bits();
+                    *pair |= u32::from(bits) << (16 * half);
+                }
+            }
+        }
+        pairs
+    }
+
+    /// Compares tiles that multiply pairs with the tiles of bf16 weights.
+    fn expect_pairs(&self, cut: usize) {
+        let wide = self.pairs();
+        for isa in Isa::available() {
+            let Some(widen) = kernels(isa).widen_rounded else {
+                continue;
+            };
+            let mut found = vec![0; wide.len()];
+            // SAFETY: this machine runs the kernels.
+            unsafe { widen(&self.panels, &mut found) };
+            assert_eq!(found, wide);
+            let tiles = kernels(isa).tiles[1];
+            let wide_tiles = tiles.widened.expect("tiles of bf16 weights");
+            let expected = self.one_by_one(wide_tiles.single[0], &wide, Form::PAIRS);
+            self.expect_all(isa, tiles, cut, &expected);
+        }
+    }
+}
+
+/// Form of inputs and panels: words of a step of [`STEP`] inputs, and steps that a tile counts
+/// for it.
+#[derive(Clone, Copy)]
+struct Form {
+    input: Input,
+    words: usize,
+    each: usize,
+}
+
+impl Form {
+    const WIDE: Self = Self {
+        input: Input::Groups,
+        words: STEP * PANEL,
+        each: STEP,
+    };
+    const PAIRS: Self = Self {
+        input: Input::SplitPairs,
+        words: STEP / 2 * PANEL,
+        each: STEP / 2,
+    };
+
+    fn stored(input: Input) -> Self {
+        let (words, each) = (STEP_WORDS, 1);
+        Self { input, words, each }
     }
 }
 
@@ -144,6 +215,15 @@ proptest! {
     #[test]
     fn kernels_give_the_scalar_ones_bits(steps in 1usize..4, seed: u64, cut: prop::sample::Index) {
         Case::new(steps, seed).expect(cut.index(steps + 1));
+    }
+
+    #[test]
+    fn kernels_of_pairs_give_the_bits_of_bf16_weights(
+        steps in 1usize..6,
+        seed: u64,
+        cut: prop::sample::Index,
+    ) {
+        Case::new(steps, seed).expect_pairs(cut.index(steps + 1));
     }
 }
 
