@@ -25,7 +25,6 @@ import torch_worker
 TOP = 5
 # A greater median of the differences of a prompt is no rounding.
 MOST = 0.25
-SEEDS = range(3)
 
 # Token ids of an answer, and for each the likeliest tokens with their log-probabilities.
 Answer = tuple[list[int], list[dict[int, float]]]
@@ -79,9 +78,10 @@ def main() -> None:
     add("--type", default="bf16", help="type of the GGUF file (default: bf16)")
     add("--prompt-len", type=int, default=200, help="tokens of a prompt (default: 200)")
     add("--output-len", type=int, default=8, help="tokens of an answer (default: 8)")
+    add("--prompts", type=int, default=3, help="prompts (default: 3)")
     a = parser.parse_args()
     vocabulary = json.loads((a.model / "hf" / "config.json").read_text())["vocab_size"]
-    draw = [random.Random(seed) for seed in SEEDS]
+    draw = [random.Random(seed) for seed in range(a.prompts)]
     prompts = [[one.randrange(3, vocabulary) for _ in range(a.prompt_len)] for one in draw]
     programs = servers.Programs(a.lockstep, a.llama_bin, None, a.model)
     answers: dict[str, list[Answer]] = {}
@@ -92,7 +92,7 @@ def main() -> None:
             answers[name] = [ask(port, prompt, a.output_len) for prompt in prompts]
     model = torch_worker.load(str(a.model / "hf"))
     worst = 0.0
-    for seed, prompt in zip(SEEDS, prompts, strict=True):
+    for seed, prompt in enumerate(prompts):
         for name, given in answers.items():
             tokens, tops = given[seed]
             if len(tokens) != a.output_len or any(len(top) != TOP for top in tops):

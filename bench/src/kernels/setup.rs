@@ -58,8 +58,8 @@ impl Weights {
     /// Arithmetic that products with such weights may use.
     pub fn arithmetics(self) -> &'static [Arithmetic] {
         match self {
-            Self::Bf16 => &[Arithmetic::Bf16Dot, Arithmetic::F32Fma],
-            Self::F32 | Self::Fp8 | Self::Mxfp4 => &[Arithmetic::F32Fma],
+            Self::Bf16 | Self::Mxfp4 => &[Arithmetic::Bf16Dot, Arithmetic::F32Fma],
+            Self::F32 | Self::Fp8 => &[Arithmetic::F32Fma],
             Self::Int8 | Self::Int4 => &[Arithmetic::Int8Dot],
         }
     }
