@@ -5,7 +5,7 @@
 
 Each repetition goes through the groups of cells; in each group every engine runs once, alone, in a process of its own,
 in an order that turns round with every repetition. OUT.json keeps every sample, OUT.md the medians and ratios; both
-are written after each repetition. Run it on a quiet machine.
+are written after each engine's turn. Run it on a quiet machine.
 """
 
 import argparse
@@ -43,12 +43,13 @@ def arguments() -> argparse.Namespace:
     add("--timeout", type=float, default=600, help="seconds that one engine may take for a group (default: 600)")
     add("--lockstep-args", type=shlex.split, default=[], help="more options for lockstep, in one string")
     add("--out", type=pathlib.Path, required=True, help="results go to OUT.json and OUT.md")
+    add("--append", action="store_true", help="add repetitions to those in OUT.json, if it is there")
     return parser.parse_args()
 
 
-def visits(a: argparse.Namespace) -> Iterator[tuple[int, Group, str]]:
+def visits(a: argparse.Namespace, first: int) -> Iterator[tuple[int, Group, str]]:
     """Repetition, group and engine in the order of the run; odd repetitions go through the engines backwards."""
-    for repetition in range(a.repeat):
+    for repetition in range(first, first + a.repeat):
         order = a.engines[:: -1 if repetition % 2 else 1]
         for group in a.cells:
             for engine in order:
@@ -73,6 +74,10 @@ class Run:
             "samples": [],
             "failures": [],
         }
+        earlier = a.out.with_name(a.out.name + ".json")
+        if a.append and earlier.exists():
+            self.record = json.loads(earlier.read_text())
+        self.first = max((sample["repetition"] + 1 for sample in self.record["samples"]), default=0)
 
     def visit(self, places: Places, repetition: int, group: Group, engine: str) -> str:
         """Run one engine for one group and keep what it gave; the result in words."""
@@ -107,10 +112,11 @@ class Run:
     def markdown(self) -> str:
         """The tables of all classes that ran, and what failed."""
         busy = [sample["process"]["others_busy_cores"] for sample in self.record["samples"]]
+        repetitions = len({sample["repetition"] for sample in self.record["samples"]})
         parts = [
             f"## {self.record['title']}",
             "",
-            f"Tokens/s, median (least–most) of {self.a.repeat}; {children.THREADS} threads. Ratios are medians of the "
+            f"Tokens/s, median (least–most) of {repetitions}; {children.THREADS} threads. Ratios are medians of the "
             "ratios within a repetition. "
             f"Decode: {engines.CONTEXT} to {engines.CONTEXT + self.a.output_len} tokens of context. "
             f"Before each start other processes kept at most {max(busy, default=0):.2f} cores busy.",
@@ -134,18 +140,15 @@ def main() -> None:
             raise SystemExit(f"{path} is not there")
     places = Places(a.lockstep, a.llama_bin, a.python, a.model, a.timeout, a.output_len, tuple(a.lockstep_args))
     run = Run(a)
-    every = list(visits(a))
-    start, last = time.monotonic(), 0
+    every = list(visits(a, run.first))
+    start = time.monotonic()
     for number, (repetition, group, engine) in enumerate(every, 1):
-        if repetition != last:
-            run.write()
-            last = repetition
         result = run.visit(places, repetition, group, engine)
+        run.write()
         minutes = (time.monotonic() - start) / 60
         left = minutes / number * (len(every) - number)
         where = f"[{number}/{len(every)}, {minutes:.1f} min, about {left:.1f} left]"
         print(f"{where} {engine} {group.phase} {result}", flush=True)
-    run.write()
     print(run.markdown())
 
 

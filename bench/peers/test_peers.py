@@ -2,11 +2,15 @@
 """Tests of what needs no engine: python -m unittest test_peers.py, in this folder."""
 
 import argparse
+import json
+import pathlib
 import subprocess
+import tempfile
 import unittest
 
 import children
 import device
+import drawn
 import engines
 import speculate
 import tables
@@ -85,6 +89,33 @@ class Engines(unittest.TestCase):
         self.assertEqual(engines.llama_prefill(record).rate, 99.5)
         with self.assertRaises(engines.Unequal):
             engines.llama_prefill(record | {"n_threads": 4})
+
+
+class Drawn(unittest.TestCase):
+    """Shapes of models with random weights."""
+
+    def test_whole_shapes_have_as_many_parameters_as_the_published_models(self):
+        whole = {"num_hidden_layers": 48, "num_experts": 128, "vocab_size": 151_936}
+        qwen = drawn.tensors(drawn.MOE_1B | whole)
+        self.assertEqual(drawn.parameters(qwen), 30_532_122_624)
+        oss = drawn.tensors(drawn.GPT_OSS | {"num_hidden_layers": 24, "vocab_size": 201_088})
+        self.assertEqual(drawn.parameters(oss), 20_914_757_184)
+        self.assertEqual(drawn.parameters(drawn.tensors(drawn.GEMMA3_1B)), 999_885_952)
+
+    def test_names_of_tensors_occur_once(self):
+        for config in (drawn.MOE_1B, drawn.GPT_OSS, drawn.GEMMA3_1B):
+            names = [tensor.name for tensor in drawn.tensors(config)]
+            self.assertEqual(len(names), len(set(names)))
+
+    def test_a_tokenizer_is_filled_up_to_the_vocabulary(self):
+        small = {"added_tokens": [{"id": 2}], "model": {"vocab": {"a": 0, "c": 4}}}
+        with tempfile.TemporaryDirectory() as folder:
+            source, out = pathlib.Path(folder) / "source", pathlib.Path(folder) / "out"
+            source.write_text(json.dumps(small))
+            drawn.fill_tokenizer(source, out, 6)
+            filled = json.loads(out.read_text())["model"]["vocab"]
+        self.assertEqual({number: token for token, number in filled.items() if number in (0, 4)}, {0: "a", 4: "c"})
+        self.assertEqual(sorted(filled.values()), [0, 1, 3, 4, 5])
 
 
 class Speculation(unittest.TestCase):
