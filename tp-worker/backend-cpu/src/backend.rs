@@ -20,7 +20,7 @@ use crate::formats::CpuMatrix;
 use crate::gemm::Element;
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
-use crate::memory::Buffer;
+use crate::memory::{Arena, Buffer};
 use crate::options::{CpuError, CpuOptions};
 use crate::pool::Pool;
 use crate::rope::CpuRope;
@@ -40,6 +40,8 @@ pub struct CpuBackend {
     dtype: Dtype,
     collectives: Collectives,
     attention: Attention,
+    /// Memory of weight matrices.
+    arena: Arena,
     /// Packed inputs of the current matrix product.
     packed: Buffer<u32>,
     /// Routes of the current mixture of experts.
@@ -69,6 +71,7 @@ impl CpuBackend {
             dtype,
             collectives: Collectives::new(groups),
             attention: Attention::new(threads),
+            arena: Arena::default(),
             packed: Buffer::empty(),
             routing: Buffer::empty(),
             allocated: CpuAllocated::default(),

@@ -1,12 +1,17 @@
 //! Zeroed memory straight from the system, committed when first written.
 
+mod arena;
+
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use bytemuck::Pod;
 use lockstep_backend::BackendError;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+pub(crate) use arena::Arena;
 
 /// Bytes from which on huge pages are asked for: fewer TLB misses when weights stream.
 const HUGE_PAGE_FROM: usize = 4 << 20;
@@ -22,9 +27,11 @@ pub(crate) struct Buffer<T: Pod> {
     start: NonNull<T>,
     len: usize,
     item: PhantomData<T>,
+    /// Keeps the memory, which buffers of an [`Arena`] share; `None` without elements.
+    mapping: Option<Arc<Mapping>>,
 }
 
-// SAFETY: a buffer owns its mapping alone, as a Vec owns its heap block.
+// SAFETY: a buffer owns its part of a mapping alone, as a Vec owns its heap block.
 unsafe impl<T: Pod + Send> Send for Buffer<T> {}
 // SAFETY: shared access only reads.
 unsafe impl<T: Pod + Sync> Sync for Buffer<T> {}
@@ -32,6 +39,30 @@ unsafe impl<T: Pod + Sync> Sync for Buffer<T> {}
 impl<T: Pod> Buffer<T> {
     /// A buffer of `len` zeros; `what` names it in the error.
     pub(crate) fn zeroed(len: usize, what: &'static str) -> Result<Self, BackendError> {
+        Self::placed(len, what, |bytes| {
+            let mapping = Arc::new(Mapping::new(bytes)?);
+            Some((mapping.start, mapping))
+        })
+    }
+
+    /// A buffer of `len` zeros in huge pages of `arena`, if it is of the size for that.
+    pub(crate) fn zeroed_in(
+        arena: &mut Arena,
+        len: usize,
+        what: &'static str,
+    ) -> Result<Self, BackendError> {
+        match Arena::takes(len.saturating_mul(size_of::<T>())) {
+            true => Self::placed(len, what, |bytes| arena.place(bytes)),
+            false => Self::zeroed(len, what),
+        }
+    }
+
+    /// A buffer at the place of so many bytes of zeros that `place` returns.
+    fn placed(
+        len: usize,
+        what: &'static str,
+        place: impl FnOnce(usize) -> Option<(NonNull<u8>, Arc<Mapping>)>,
+    ) -> Result<Self, BackendError> {
         if len == 0 {
             return Ok(Self::empty());
         }
@@ -42,17 +73,14 @@ impl<T: Pod> Buffer<T> {
             what,
             bytes: bytes.unwrap_or(usize::MAX),
         };
-        let Some(bytes) = bytes else {
+        let Some((start, mapping)) = bytes.and_then(place) else {
             return Err(refused);
         };
-        let Some(start) = map(bytes) else {
-            return Err(refused);
-        };
-        advise_huge_pages(start, bytes);
         Ok(Self {
             start: start.cast(),
             len,
             item: PhantomData,
+            mapping: Some(mapping),
         })
     }
 
@@ -62,6 +90,7 @@ impl<T: Pod> Buffer<T> {
             start: NonNull::dangling(),
             len: 0,
             item: PhantomData,
+            mapping: None,
         }
     }
 
@@ -84,6 +113,38 @@ pub(crate) fn grown(len: usize) -> usize {
     match len {
         0 => 0,
         _ => len.checked_next_power_of_two().unwrap_or(usize::MAX),
+    }
+}
+
+/// Zeros from the system, which go back when nothing keeps them.
+struct Mapping {
+    start: NonNull<u8>,
+    /// Bytes of the mapping.
+    len: usize,
+}
+
+// SAFETY: the address alone; what lies there belongs to buffers.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Room for a buffer of `bytes`, which is neither 0 nor more than `isize::MAX`; `None` if the
+    /// system refuses.
+    fn new(bytes: usize) -> Option<Self> {
+        let start = map(bytes)?;
+        advise_huge_pages(start, bytes);
+        Some(Self {
+            start,
+            len: mapped_bytes(bytes),
+        })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's own, and no buffer is left in it.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
@@ -160,7 +221,7 @@ impl<T: Pod> Deref for Buffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `start..start + len` is mapped, aligned, and all-zero bytes or
+        // SAFETY: `start..start + len` is mapped while the mapping is kept, aligned, and all-zero bytes or
         // later writes of `T` are valid values of a `Pod` type.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
@@ -174,11 +235,9 @@ impl<T: Pod> DerefMut for Buffer<T> {
 }
 
 impl<T: Pod> Drop for Buffer<T> {
+    /// Gives up its part of the mapping, which goes back to the system with the last part.
     fn drop(&mut self) {
-        if self.len > 0 {
-            // SAFETY: the mapping is this buffer's own and nothing borrows it any more.
-            let _ = unsafe { munmap(self.start.as_ptr().cast(), mapped_bytes(self.bytes())) };
-        }
+        drop(self.mapping.take());
     }
 }
 

@@ -43,7 +43,8 @@ impl Memory for CpuBackend {
         format: WeightFormat,
     ) -> Result<CpuMatrix, BackendError> {
         let format = formats::of(self.dtype, format);
-        let packed = CpuMatrix::pack(&mut self.pool, self.isa, format, matrix)?;
+        let (pool, arena) = (&mut self.pool, &mut self.arena);
+        let packed = CpuMatrix::pack(pool, arena, self.isa, format, matrix)?;
         self.allocated.matrices += packed.bytes() as u64;
         Ok(packed)
     }
@@ -92,7 +93,8 @@ impl Memory for CpuBackend {
         fill: &(dyn Fn(usize, &mut [u8]) + Sync),
     ) -> Result<CpuMatrix, BackendError> {
         let format = formats::of(self.dtype, format);
-        let packed = CpuMatrix::restore(&mut self.pool, format, [rows, cols], unit, fill)?;
+        let (pool, arena) = (&mut self.pool, &mut self.arena);
+        let packed = CpuMatrix::restore(pool, arena, format, [rows, cols], unit, fill)?;
         self.allocated.matrices += packed.bytes() as u64;
         Ok(packed)
     }

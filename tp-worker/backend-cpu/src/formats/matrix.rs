@@ -5,7 +5,7 @@ use lockstep_backend::{BackendError, HostMatrix};
 use super::Format;
 use crate::gemm::PANEL;
 use crate::isa::Isa;
-use crate::memory::Buffer;
+use crate::memory::{Arena, Buffer};
 use crate::partition::{Shared, share};
 use crate::pool::Pool;
 
@@ -23,6 +23,7 @@ impl CpuMatrix {
     /// Packs `matrix`, converting it to `format`, on all threads.
     pub(crate) fn pack(
         pool: &mut Pool,
+        arena: &mut Arena,
         isa: Isa,
         format: &'static dyn Format,
         matrix: &HostMatrix<'_>,
@@ -34,7 +35,7 @@ impl CpuMatrix {
                  download the checkpoint again"
             )));
         }
-        let mut packed = Self::zeroed(format, rows, cols)?;
+        let mut packed = Self::zeroed(arena, format, [rows, cols])?;
         let (panels, panel_len) = (packed.panels(), packed.panel_len());
         let (shares, shared) = (pool.threads(), Shared::new(&mut packed.data));
         pool.run(|thread| {
@@ -49,12 +50,12 @@ impl CpuMatrix {
 
     /// A matrix of zeros.
     pub(super) fn zeroed(
+        arena: &mut Arena,
         format: &'static dyn Format,
-        rows: usize,
-        cols: usize,
+        [rows, cols]: [usize; 2],
     ) -> Result<Self, BackendError> {
         Ok(Self {
-            data: Buffer::zeroed(words(format, rows, cols), "a weight matrix")?,
+            data: Buffer::zeroed_in(arena, words(format, rows, cols), "a weight matrix")?,
             rows,
             cols,
             format,

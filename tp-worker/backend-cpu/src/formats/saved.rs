@@ -4,6 +4,7 @@ use lockstep_backend::BackendError;
 
 use super::{CpuMatrix, Format};
 use crate::gemm::PANEL;
+use crate::memory::Arena;
 use crate::partition::Shared;
 use crate::pool::Pool;
 
@@ -21,16 +22,17 @@ impl CpuMatrix {
         bytemuck::cast_slice(&self.data)
     }
 
-    /// A matrix `[rows, cols]` whose packed form is written by `fill(offset, part)`, `unit`
+    /// A matrix of the `sizes` `[rows, cols]` whose packed form is written by `fill(offset, part)`, `unit`
     /// bytes at a time, on all threads.
     pub(crate) fn restore(
         pool: &mut Pool,
+        arena: &mut Arena,
         format: &'static dyn Format,
-        [rows, cols]: [usize; 2],
+        sizes: [usize; 2],
         unit: usize,
         fill: &(dyn Fn(usize, &mut [u8]) + Sync),
     ) -> Result<Self, BackendError> {
-        let mut matrix = Self::zeroed(format, rows, cols)?;
+        let mut matrix = Self::zeroed(arena, format, sizes)?;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut matrix.data);
         let (total, shared) = (bytes.len(), Shared::new(bytes));
         pool.for_chunks(total.div_ceil(unit), |_, part| {

@@ -3,7 +3,7 @@ use lockstep_types::Dtype;
 
 use super::*;
 use crate::formats;
-use crate::memory::grown;
+use crate::memory::{Arena, grown};
 
 /// The format of bf16 weights.
 fn bf16() -> &'static dyn Format {
@@ -77,7 +77,7 @@ fn zeros(pool: &mut Pool, isa: Isa, [outputs, inputs]: [usize; 2]) -> CpuMatrix 
         dtype: CheckpointDtype::F32,
         blocks: vec![block],
     });
-    CpuMatrix::pack(pool, isa, bf16(), &host).unwrap()
+    CpuMatrix::pack(pool, &mut Arena::default(), isa, bf16(), &host).unwrap()
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //!
 //! A word of a column has the codes of 8 inputs. One look-up turns an input of each half of the
 //! word into a pair of bf16, so inputs are multiplied in the pairs (0, 4), (1, 5), (2, 6) and
-//! (3, 7) of every 8, as [`Input::SplitPairs`](crate::gemm::Input) packs them. A power of two is
-//! added to the exponent of each value that is not zero, which is exact. Steps in which an exponent
-//! would leave its bits are multiplied in f32 first, which is exact, too.
+//! (3, 7) of every 8, as [`Input::SplitPairs`](crate::gemm::Input) packs them. A power of two up to
+//! one is taken from the bits of each value by a subtraction that stops at zero, which is exact.
+//! Steps with other powers are multiplied in f32 first, which is exact, too.
 
 #![expect(
     clippy::needless_range_loop,
@@ -12,13 +12,12 @@
 )]
 
 use std::arch::x86_64::{
-    __m512, __m512bh, __m512i, _mm_loadu_si128, _mm512_and_si512, _mm512_castps_si512,
-    _mm512_cmpgt_epu8_mask, _mm512_cvtepu8_epi32, _mm512_dpbf16_ps, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_mask_add_epi16, _mm512_or_si512, _mm512_permutexvar_epi16,
-    _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_slli_epi32, _mm512_srli_epi16, _mm512_srli_epi32,
-    _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_epi8, _mm512_sub_epi16,
-    _mm512_test_epi16_mask,
+    __m512, __m512bh, __m512i, _mm_loadu_si128, _mm512_and_si512, _mm512_broadcast_i32x4,
+    _mm512_castps_si512, _mm512_cmpgt_epu8_mask, _mm512_dpbf16_ps, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_or_si512, _mm512_permutexvar_epi16, _mm512_set1_epi8,
+    _mm512_set1_epi16, _mm512_set1_epi32, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_shuffle_epi8, _mm512_slli_epi16, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_ps,
+    _mm512_storeu_si512, _mm512_sub_epi8, _mm512_sub_epi16, _mm512_subs_epu16,
 };
 
 use lockstep_backend::E2m1;
@@ -27,38 +26,56 @@ use super::avx512::{EXACT_ONE_BY_ONE, widen as widen_exact};
 use super::{CODES, Expand as _, GROUPS, Kernels, RUN, RUNS, STEP, STEP_WORDS};
 use crate::gemm::avx512::F32;
 use crate::gemm::avx512_bf16::TILES_BF16;
-use crate::gemm::prefetch::{Asking, STREAMS};
+use crate::gemm::prefetch::STREAMS;
 use crate::gemm::tile::{LANES, PANEL, Tile};
 use crate::gemm::tiles::{Tiles, tiles};
 use crate::prefetch;
 
 /// Words of a row's run, a pair each.
 const PAIRS: usize = RUN / 2;
-/// Exponents with which all values other than zero are neither subnormal nor infinite in bf16.
+/// Exponent of one.
+const ONE: u8 = 127;
+/// Least exponent with which no value is subnormal in bf16.
 const LEAST: u8 = 2;
-const MOST: u8 = 252;
+/// Steps that are on their way from memory while several panels stream.
+const STEPS_AHEAD: usize = 4;
 
-/// Values of all codes as bf16, twice: the look-up reads five bits.
+/// Values of all codes as bf16, twice: the look-up reads five bits. There is one zero, the one from
+/// which subtractions leave nothing.
 static VALUES: [u16; 32] = {
     let mut values = [0; 32];
     let mut code = 0;
     while code < 32 {
-        values[code] = (E2m1(code as u8 & 15).value().to_bits() >> 16) as u16;
+        let value = E2m1(code as u8 & 15).value();
+        if value != 0.0 {
+            values[code] = (value.to_bits() >> 16) as u16;
+        }
         code += 1;
     }
     values
 };
 
-/// Exponents of 16 columns, in the form in which [`pairs`] adds them.
+/// Bytes of 16 that become the even bytes of each word of 16; the odd ones become zero.
+static SPREAD: [u8; 64] = {
+    let mut places = [0x80; 64];
+    let mut word = 0;
+    while word < 16 {
+        (places[4 * word], places[4 * word + 2]) = (word as u8, word as u8);
+        word += 1;
+    }
+    places
+};
+
+/// The powers of two of 16 columns.
 #[derive(Clone, Copy)]
 struct Powers {
-    /// What is added to the bits of a bf16, in both halves of a column's word.
-    added: __m512i,
+    /// What is taken from the bits of a bf16, in both halves of a column's word.
+    taken: __m512i,
     /// The powers in f32, for a step that is not usual.
     exact: __m512,
 }
 
-/// Returns true if all exponents of a step are between [`LEAST`] and [`MOST`].
+/// Returns true if all exponents of a step are between [`LEAST`] and [`ONE`].
 ///
 /// # Safety
 /// Compiled for AVX-512; `step` points to a step.
@@ -71,7 +88,7 @@ unsafe fn is_usual(step: *const u32) -> bool {
         for part in 0..GROUPS * PANEL / 64 {
             let part = _mm512_loadu_si512(exponents.wrapping_add(part * 16).cast());
             let above = _mm512_sub_epi8(part, _mm512_set1_epi8(LEAST.cast_signed()));
-            let most = _mm512_set1_epi8((MOST - LEAST).cast_signed());
+            let most = _mm512_set1_epi8((ONE - LEAST).cast_signed());
             outside |= _mm512_cmpgt_epu8_mask(above, most);
         }
         outside == 0
@@ -83,18 +100,20 @@ unsafe fn is_usual(step: *const u32) -> bool {
 unsafe fn powers<const USUAL: bool>(from: *const u8) -> Powers {
     // SAFETY: the caller's promise.
     unsafe {
-        let exact = if USUAL {
-            _mm512_setzero_ps()
-        } else {
-            F32::powers(from)
-        };
-        let exponents = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
-        let both = _mm512_or_si512(
-            _mm512_slli_epi32::<7>(exponents),
-            _mm512_slli_epi32::<23>(exponents),
-        );
-        let added = _mm512_sub_epi16(both, _mm512_set1_epi16(127 << 7));
-        Powers { added, exact }
+        if !USUAL {
+            return Powers {
+                taken: _mm512_setzero_si512(),
+                exact: F32::powers(from),
+            };
+        }
+        let exponents = _mm512_broadcast_i32x4(_mm_loadu_si128(from.cast()));
+        let places = _mm512_loadu_si512(SPREAD.as_ptr().cast());
+        let exponents = _mm512_shuffle_epi8(exponents, places);
+        let below = _mm512_sub_epi16(_mm512_set1_epi16(i16::from(ONE)), exponents);
+        Powers {
+            taken: _mm512_slli_epi16::<7>(below),
+            exact: _mm512_setzero_ps(),
+        }
     }
 }
 
@@ -105,9 +124,7 @@ unsafe fn pairs<const USUAL: bool>(codes: __m512i, powers: Powers) -> __m512i {
     unsafe {
         if USUAL {
             let table = _mm512_loadu_si512(VALUES.as_ptr().cast());
-            let values = _mm512_permutexvar_epi16(codes, table);
-            let other = _mm512_test_epi16_mask(codes, _mm512_set1_epi16(7));
-            _mm512_mask_add_epi16(values, other, values, powers.added)
+            _mm512_subs_epu16(_mm512_permutexvar_epi16(codes, table), powers.taken)
         } else {
             let [low, high] = [codes, _mm512_srli_epi32::<16>(codes)]
                 .map(|codes| _mm512_castps_si512(F32::values(codes, powers.exact)));
@@ -123,96 +140,131 @@ fn bf16(bits: __m512i) -> __m512bh {
     unsafe { std::mem::transmute(bits) }
 }
 
-/// `M` rows times a panel, `H` halves of it at a time.
+/// `M` rows times `P` panels, `H` halves of a panel at a time. A row alone would wait for each
+/// multiply-add of one panel.
 ///
 /// # Safety
 /// Compiled for AVX-512 with bf16; `work`'s pointers are valid for the shape it describes.
 #[inline(always)]
-unsafe fn tile<const M: usize, const H: usize>(work: &Tile) {
+unsafe fn tile<const M: usize, const P: usize, const H: usize>(work: &Tile) {
     for half in (0..2).step_by(H) {
         // SAFETY: forwarded to the caller.
-        unsafe { halves::<M, H>(work, half * LANES) };
+        unsafe { halves::<M, P, H>(work, half * LANES) };
     }
 }
 
-/// Computes the columns from `column` on, `16 · H` of them.
+/// Computes the columns from `column` on, `16 · H` of each panel.
 #[inline(always)]
-unsafe fn halves<const M: usize, const H: usize>(work: &Tile, column: usize) {
-    // SAFETY: forwarded to the caller; offsets stay within the described shape.
+unsafe fn halves<const M: usize, const P: usize, const H: usize>(work: &Tile, column: usize) {
+    // SAFETY: forwarded to the caller; offsets stay within the described shape, and prefetching
+    // past the end touches nothing.
     unsafe {
-        let mut acc = [[_mm512_setzero_ps(); H]; M];
-        let at = |r: usize, h: usize| work.c.add(column + r * work.ldc + h * LANES);
+        let mut acc = [[[_mm512_setzero_ps(); H]; M]; P];
+        let c = work.c.add(column);
+        let at = |p: usize, r: usize, h: usize| c.add(r * work.ldc + p * PANEL + h * LANES);
         if work.resume {
-            for r in 0..M {
-                for h in 0..H {
-                    acc[r][h] = _mm512_loadu_ps(at(r, h));
+            for p in 0..P {
+                for r in 0..M {
+                    for h in 0..H {
+                        acc[p][r][h] = _mm512_loadu_ps(at(p, r, h));
+                    }
                 }
             }
         }
         let (mut a, mut b) = (work.a, work.b);
         let mut asking = work.ahead.asking();
-        for _ in 0..work.steps {
-            if is_usual(b) {
-                step::<M, H, true>(&mut acc, a, b, column, &mut asking);
+        for number in 0..work.steps {
+            let near = match P {
+                1 => asking.near,
+                // Behind its last step a panel asks for the panel that comes next in its place.
+                _ if number + STEPS_AHEAD / P >= work.steps => {
+                    STEPS_AHEAD / P * STEP_WORDS + (P - 1) * work.panel_stride
+                }
+                _ => STEPS_AHEAD / P * STEP_WORDS,
+            };
+            if P == 1 {
+                for _ in 0..GROUPS {
+                    (0..STREAMS).for_each(|run| asking.ask(run));
+                    asking.next();
+                }
+            }
+            let usual = (0..P).all(|p| is_usual(b.wrapping_add(p * work.panel_stride)));
+            let from = (b.wrapping_add(column), work.panel_stride);
+            if usual {
+                step::<M, P, H, true>(&mut acc, a, from, column, near);
             } else {
-                step::<M, H, false>(&mut acc, a, b, column, &mut asking);
+                step::<M, P, H, false>(&mut acc, a, from, column, near);
             }
             a = a.add(STEP / 2 * M);
             b = b.wrapping_add(STEP_WORDS);
         }
-        for r in 0..M {
-            for h in 0..H {
-                _mm512_storeu_ps(at(r, h), acc[r][h]);
+        for p in 0..P {
+            for r in 0..M {
+                for h in 0..H {
+                    _mm512_storeu_ps(at(p, r, h), acc[p][r][h]);
+                }
             }
         }
     }
 }
 
-/// Adds a step of `M` rows, and asks for memory ahead.
+/// Adds a step of `M` rows and `P` panels, and asks for weights `near` words ahead. `b` is the
+/// first word of the first panel's columns, and the distance to the next panel.
 #[inline(always)]
-unsafe fn step<const M: usize, const H: usize, const USUAL: bool>(
-    acc: &mut [[__m512; H]; M],
+unsafe fn step<const M: usize, const P: usize, const H: usize, const USUAL: bool>(
+    acc: &mut [[[__m512; H]; M]; P],
     mut a: *const u32,
-    b: *const u32,
+    (b, panel_stride): (*const u32, usize),
     column: usize,
-    asking: &mut Asking,
+    near: usize,
 ) {
     // SAFETY: forwarded to the caller; prefetching past the end touches nothing.
     unsafe {
         for group in 0..GROUPS {
-            let exponents = b.wrapping_add(CODES).cast::<u8>();
-            let exponents = exponents.wrapping_add(group * PANEL + column);
-            let mut of_group = [powers::<USUAL>(exponents); H];
-            for h in 1..H {
-                of_group[h] = powers::<USUAL>(exponents.wrapping_add(h * LANES));
+            let mut of_group = [[powers_at::<USUAL>(b, column, group); H]; P];
+            for p in 0..P {
+                for h in 0..H {
+                    let from = b.wrapping_add(p * panel_stride + h * LANES);
+                    of_group[p][h] = powers_at::<USUAL>(from, column + h * LANES, group);
+                }
             }
             for run in 0..RUNS {
-                asking.ask(run % STREAMS);
-                let from = b.wrapping_add((group * RUNS + run) * PANEL + column);
-                let mut codes = [_mm512_setzero_si512(); H];
-                for h in 0..H {
-                    let from = from.wrapping_add(h * LANES);
-                    prefetch::near(from.wrapping_add(asking.near));
-                    codes[h] = _mm512_loadu_si512(from.cast());
-                }
-                for pair in 0..PAIRS {
-                    let mut columns = codes;
+                for p in 0..P {
+                    let place = p * panel_stride + (group * RUNS + run) * PANEL;
+                    let from = b.wrapping_add(place);
+                    let mut codes = [_mm512_setzero_si512(); H];
                     for h in 0..H {
-                        columns[h] = pairs::<USUAL>(codes[h], of_group[h]);
-                        codes[h] = _mm512_srli_epi16::<4>(codes[h]);
+                        let from = from.wrapping_add(h * LANES);
+                        prefetch::near(from.wrapping_add(near));
+                        codes[h] = _mm512_loadu_si512(from.cast());
                     }
-                    for r in 0..M {
-                        let row = bf16(_mm512_set1_epi32(*a.add(pair * M + r).cast::<i32>()));
+                    for pair in 0..PAIRS {
+                        let mut columns = codes;
                         for h in 0..H {
-                            acc[r][h] = _mm512_dpbf16_ps(acc[r][h], row, bf16(columns[h]));
+                            columns[h] = pairs::<USUAL>(codes[h], of_group[p][h]);
+                            codes[h] = _mm512_srli_epi16::<4>(codes[h]);
+                        }
+                        for r in 0..M {
+                            let row = bf16(_mm512_set1_epi32(*a.add(pair * M + r).cast::<i32>()));
+                            for h in 0..H {
+                                let sum = acc[p][r][h];
+                                acc[p][r][h] = _mm512_dpbf16_ps(sum, row, bf16(columns[h]));
+                            }
                         }
                     }
                 }
                 a = a.add(PAIRS * M);
             }
-            asking.next();
         }
     }
+}
+
+/// Reads the exponents of a group in 16 columns from `column` on, whose first word is `words`.
+#[inline(always)]
+unsafe fn powers_at<const USUAL: bool>(words: *const u32, column: usize, group: usize) -> Powers {
+    let exponents = words.wrapping_sub(column).wrapping_add(CODES).cast::<u8>();
+    // SAFETY: forwarded to the caller.
+    unsafe { powers::<USUAL>(exponents.wrapping_add(group * PANEL + column)) }
 }
 
 /// Widens steps to pairs of bf16, `[64 · steps][32]`.
@@ -220,13 +272,13 @@ unsafe fn step<const M: usize, const H: usize, const USUAL: bool>(
 unsafe fn widen(narrow: &[u32], wide: &mut [u32]) {
     let steps = narrow.chunks_exact(STEP_WORDS);
     for (step, wide) in steps.zip(wide.chunks_exact_mut(STEP / 2 * PANEL)) {
-        // SAFETY: as below.
-        if unsafe { is_usual(step.as_ptr()) } {
-            // SAFETY: compiled for these instructions; a step, and room for its pairs.
-            unsafe { widen_step::<true>(step, wide) }
-        } else {
-            // SAFETY: as above.
-            unsafe { widen_step::<false>(step, wide) }
+        // SAFETY: compiled for these instructions; a step, and room for its pairs.
+        unsafe {
+            if is_usual(step.as_ptr()) {
+                widen_step::<true>(step, wide);
+            } else {
+                widen_step::<false>(step, wide);
+            }
         }
     }
 }
@@ -238,11 +290,10 @@ unsafe fn widen_step<const USUAL: bool>(step: &[u32], wide: &mut [u32]) {
         for column in [0, LANES] {
             // SAFETY: the caller's promise; all places lie inside of the step and of its room.
             unsafe {
-                let exponents = step.as_ptr().add(CODES).cast::<u8>();
-                let of_group = powers::<USUAL>(exponents.add(group * PANEL + column));
+                let words = step.as_ptr().add(column);
+                let of_group = powers_at::<USUAL>(words, column, group);
                 for run in group * RUNS..(group + 1) * RUNS {
-                    let from = step.as_ptr().add(run * PANEL + column);
-                    let mut codes = _mm512_loadu_si512(from.cast());
+                    let mut codes = _mm512_loadu_si512(words.add(run * PANEL).cast());
                     for pair in 0..PAIRS {
                         let to = (run * PAIRS + pair) * PANEL + column;
                         let values = pairs::<USUAL>(codes, of_group);
@@ -257,15 +308,14 @@ unsafe fn widen_step<const USUAL: bool>(step: &[u32], wide: &mut [u32]) {
 
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn mxfp4_tile<const M: usize, const P: usize, const H: usize>(work: &Tile) {
-    const { assert!(P == 1, "panels come one by one") };
     // SAFETY: the caller's promise; compiled for AVX-512 with bf16.
-    unsafe { tile::<M, H>(work) }
+    unsafe { tile::<M, P, H>(work) }
 }
 
 static ROUNDED: Tiles = tiles!(
     SplitPairs, mxfp4_tile:
     [1 2 3 4 5 6 7 8 9 10 11 12],
-    [1 2 3 4 5 6 7 8 9 10 11 12 : 1 1 1 1 1 1 1 1 1 1 1 1],
+    [1 2 3 4 5 6 7 8 9 10 11 12 : 2 2 2 1 1 1 1 1 1 1 1 1],
     [2 2 2 2 2 2 2 2 2 2 2 2],
     TILES_BF16
 );

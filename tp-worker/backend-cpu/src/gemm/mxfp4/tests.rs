@@ -39,7 +39,7 @@ impl Case {
                 *exponent = match next() % 50 {
                     low @ 0..2 if number % 2 == 0 => low as u8,
                     2 if number % 4 == 0 => 253,
-                    more => 100 + more as u8,
+                    more => 78 + more as u8,
                 };
             }
         }
@@ -139,6 +139,8 @@ impl Case {
                     let (byte, shift) = places.code(input % GROUP);
                     let power = E8m0(bytes[places.exponent]).value();
                     let value = E2m1(bytes[byte] >> shift).value() * power;
+                    // Kernels may turn one zero into the other, which changes no sum.
+                    let value = if value == 0.0 { 0.0 } else { value };
                     let bits = half::bf16::from_f32(value).to_bits();
                     *pair |= u32::from(bits) << (16 * half);
                 }
@@ -157,6 +159,9 @@ impl Case {
             let mut found = vec![0; wide.len()];
             // SAFETY: this machine runs the kernels.
             unsafe { widen(&self.panels, &mut found) };
+            let halves: &mut [u16] = bytemuck::cast_slice_mut(&mut found);
+            let zeros = halves.iter_mut().filter(|bits| **bits == 0x8000);
+            zeros.for_each(|bits| *bits = 0);
             assert_eq!(found, wide);
             let tiles = kernels(isa).tiles[1];
             let wide_tiles = tiles.widened.expect("tiles of bf16 weights");
