@@ -68,6 +68,17 @@ def differences(model, prompt: list[int], answer: Answer) -> list[float]:
     return [abs(likely[place, token].item() - said) for place, top in enumerate(tops) for token, said in top.items()]
 
 
+def beside(ours: Answer, theirs: Answer) -> list[float]:
+    """How far two engines' log-probabilities are apart, as long as both have written the same tokens."""
+    found = []
+    for place in range(len(ours[0])):
+        if ours[0][:place] != theirs[0][:place]:
+            break
+        both = ours[1][place].keys() & theirs[1][place].keys()
+        found += [abs(ours[1][place][token] - theirs[1][place][token]) for token in both]
+    return found
+
+
 def main() -> None:
     """Ask both servers, then judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -90,6 +101,10 @@ def main() -> None:
         kind = "bf16" if name == "lockstep" else a.type
         with servers.running(servers.SERVERS[name](programs, kind, 1, port), port):
             answers[name] = [ask(port, prompt, a.output_len) for prompt in prompts]
+    for seed, (ours, theirs) in enumerate(zip(*answers.values(), strict=True)):
+        apart = beside(ours, theirs)
+        most = f"median {median(apart):.4f}, most {max(apart):.4f}" if apart else "no token in common"
+        print(f"prompt {seed}, lockstep beside llamacpp: {most}, over {len(apart)} log-probabilities", flush=True)
     model = torch_worker.load(str(a.model / "hf"))
     worst = 0.0
     for seed, prompt in enumerate(prompts):
@@ -99,7 +114,7 @@ def main() -> None:
                 raise SystemExit(f"{name} gave {len(tokens)} tokens, and not the {TOP} likeliest of each")
             apart = differences(model, prompt, given[seed])
             worst = max(worst, median(apart))
-            print(f"prompt {seed}, {name:8}: median {median(apart):.4f}, most {max(apart):.4f}; tokens {tokens}")
+            print(f"prompt {seed}, {name:8}: median {median(apart):.4f}, most {max(apart):.4f}; tokens {tokens}", flush=True)
     if worst > MOST:
         sys.exit(f"a median of {worst:.3f} is above {MOST}: the engines don't compute the same model")
 

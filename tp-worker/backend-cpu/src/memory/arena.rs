@@ -11,7 +11,8 @@ use std::sync::Arc;
 use super::Mapping;
 
 /// Bytes of a region, in whole huge pages. A region goes back to the system with its last buffer.
-const REGION: usize = 64 << 20;
+/// Of a huge page at its end a part may be lost, so regions are many huge pages.
+const REGION: usize = 256 << 20;
 /// Sizes of buffers that share regions: smaller ones are no weights that matter, and larger ones
 /// fill huge pages of their own.
 const SIZES: Range<usize> = 1 << 20..32 << 20;
@@ -20,14 +21,30 @@ const ALIGNMENT: usize = 4_096;
 
 /// Memory for buffers that are made one after another and live about equally long, as matrices
 /// of a model do. What nobody wrote costs no memory, but for the rest of a huge page.
-#[derive(Default)]
 pub(crate) struct Arena {
+    /// Bytes of regions.
+    len: usize,
     region: Option<Arc<Mapping>>,
     /// Bytes of the region that are given away.
     used: usize,
 }
 
+impl Default for Arena {
+    fn default() -> Self {
+        Self::of_regions(REGION)
+    }
+}
+
 impl Arena {
+    /// An arena of regions of `len` bytes, which is no less than any buffer's.
+    fn of_regions(len: usize) -> Self {
+        Self {
+            len,
+            region: None,
+            used: 0,
+        }
+    }
+
     /// Returns true if buffers of so many bytes share regions.
     pub(super) fn takes(bytes: usize) -> bool {
         SIZES.contains(&bytes)
@@ -40,7 +57,7 @@ impl Arena {
             Some(region) => region.clone(),
             None => {
                 self.used = 0;
-                self.region.insert(Arc::new(Mapping::new(REGION)?)).clone()
+                self.region.insert(Arc::new(Mapping::new(self.len)?)).clone()
             }
         };
         // SAFETY: the place lies in the region, whose length was just checked.
@@ -58,7 +75,7 @@ mod tests {
 
     #[test]
     fn buffers_lie_one_behind_another_and_apart() {
-        let mut arena = Arena::default();
+        let mut arena = Arena::of_regions(64 << 20);
         let sizes = [
             SIZES.start + 12,
             3_145_728,
@@ -87,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_region_lives_as_long_as_its_last_buffer() {
-        let mut arena = Arena::default();
+        let mut arena = Arena::of_regions(64 << 20);
         let mut buffers: Vec<_> = (0..3)
             .map(|_| Buffer::<u8>::zeroed_in(&mut arena, 30 << 20, "test").unwrap())
             .collect();
