@@ -57,7 +57,9 @@ impl Arena {
             Some(region) => region.clone(),
             None => {
                 self.used = 0;
-                self.region.insert(Arc::new(Mapping::new(self.len)?)).clone()
+                self.region
+                    .insert(Arc::new(Mapping::new(self.len)?))
+                    .clone()
             }
         };
         // SAFETY: the place lies in the region, whose length was just checked.
