@@ -211,15 +211,16 @@ fn packed_experts_have_their_lines() -> anyhow::Result<()> {
     let line = format!("{sizes} --only experts --rows 1");
     let json = report_on("gpt_oss_mxfp4", None, &line)?.to_json();
     let rows = json["rows"].as_array().cloned().unwrap_or_default();
-    let products = |row: &&serde_json::Value| {
-        row["kernel"] == "experts, products" && row["size"] == "1 x 2 of 6 x 128"
-    };
-    let found = rows.iter().find(products);
-    let product = |of: &str| found.and_then(|row| row[of].as_f64()).unwrap_or_default();
-    let weights = 2.0 * (3 * 128 * 64) as f64 * 4.25 / 8.0;
-    let others = 64 * 2 + 2 * (2 * 128 * 2 + 4 * 64);
-    let bytes = product("GB/s") * product("us") * 1e3;
-    assert!((bytes - weights - f64::from(others)).abs() < 1.0, "{json}");
+    let whole =
+        |row: &&serde_json::Value| row["kernel"] == "experts" && row["size"] == "1 x 2 of 6 x 128";
+    let found = rows.iter().find(whole);
+    let field = |of: &str| found.and_then(|row| row[of].as_f64()).unwrap_or_default();
+    let weights = 2.0 * f64::from(3 * 128 * 64) * 4.25 / 8.0;
+    let (routes, sums) = (4 * 6 + 16 * 2, 4 * 64 * 3);
+    let rows = 64 * 2 + 2 * (2 * 128 * 2 + 4 * 64);
+    let bytes = field("GB/s") * field("us") * 1e3;
+    let expected = weights + f64::from(routes + sums + rows);
+    assert!((bytes - expected).abs() < 1.0, "{bytes}: {json}");
     Ok(())
 }
 

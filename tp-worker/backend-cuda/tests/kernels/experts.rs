@@ -587,9 +587,12 @@ pub fn every_kernel() {
             let mut out = tensor(&mut gpu, (case.rows, case.rows), Holds::Sum, None);
             gpu.matmul(&x, Linear::unbiased(&router), &mut out);
             assert!(read(&mut gpu, &out).iter().all(|value| value.is_finite()));
-            let packed = case.load_as(&mut gpu, WeightFormat::Mxfp4);
-            let found = case.run(&mut gpu, &packed, 0..case.rows);
-            assert!(found.iter().all(|value| value.is_finite()));
+            // In 32-bit floats tiles differ in nothing that sanitizers see.
+            if element == Element::Bf16 || sizes == SIZES[0] {
+                let packed = case.load_as(&mut gpu, WeightFormat::Mxfp4);
+                let found = case.run(&mut gpu, &packed, 0..case.rows);
+                assert!(found.iter().all(|value| value.is_finite()));
+            }
         }
     }
 }
