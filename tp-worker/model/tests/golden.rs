@@ -155,12 +155,10 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, and heads whose width is
-/// no multiple of 8.
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
     let served = |case: &Case| !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
-    let whole = |layer: &LayerSpec| layer.attention().head_dim.is_multiple_of(8);
-    cases().filter(move |(_, case)| served(case) && case.model.layers.iter().all(whole))
+    cases().filter(move |(_, case)| served(case))
 }
 
 fn cpu(dtype: Dtype) -> Factory<CpuBackend> {
