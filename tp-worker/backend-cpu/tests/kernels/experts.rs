@@ -95,7 +95,7 @@ impl Case {
     /// Runs the operation over some of the rows.
     fn run(&self, backend: &mut CpuBackend, rows: Range<usize>) -> Vec<f32> {
         let all = [&self.gate_up[..], &self.down[..]];
-        self.run_part(backend, rows, (0, self.shared), all, self.biases.clone())
+        self.run_part(backend, rows, (0, self.shared), all, &self.biases)
     }
 
     /// Runs the operation with some of the experts that are chosen from, beginning with the number
@@ -111,7 +111,7 @@ impl Case {
             let each = biases.len() / self.gate_up.len();
             biases[here.start * each..here.end * each].to_vec()
         });
-        self.run_part(backend, rows, (here.start, 0), matrices, biases)
+        self.run_part(backend, rows, (here.start, 0), matrices, &biases)
     }
 
     fn run_part(
@@ -120,7 +120,7 @@ impl Case {
         rows: Range<usize>,
         (first, shared): (usize, usize),
         [gates, downs]: [&[CpuMatrix]; 2],
-        biases: [Vec<f32>; 2],
+        biases: &[Vec<f32>; 2],
     ) -> Vec<f32> {
         let count = self.count();
         let x = tensor(backend, &self.x[rows.start * IN..rows.end * IN], IN);
