@@ -222,14 +222,17 @@ unsafe fn widen_steps<D: Expand>(narrow: &[u32], wide: &mut [u32]) {
     }
 }
 
+/// A compiled [`widen_steps`], or one that writes pairs of bf16.
+type WidenFn = unsafe fn(&[u32], &mut [u32]);
+
 /// Kernels of an instruction set.
 struct Kernels {
     /// Tiles for inputs of 32 bits, and for inputs that are rounded to bf16.
     tiles: [&'static Tiles; 2],
     /// See [`widen_steps`].
-    widen: unsafe fn(&[u32], &mut [u32]),
+    widen: WidenFn,
     /// Widens steps to pairs of bf16, where tiles for rounded inputs multiply those.
-    widen_rounded: Option<unsafe fn(&[u32], &mut [u32])>,
+    widen_rounded: Option<WidenFn>,
 }
 
 /// The kernels for a machine.

@@ -69,7 +69,7 @@ static SPREAD: [u8; 64] = {
 /// The powers of two of 16 columns.
 #[derive(Clone, Copy)]
 struct Powers {
-    /// What is taken from the bits of a bf16, in both halves of a column's word.
+    /// Numbers to take from the bits of a bf16, in both halves of a column's word.
     taken: __m512i,
     /// The powers in f32, for a step that is not usual.
     exact: __m512,

@@ -83,7 +83,7 @@ impl Case {
         c
     }
 
-    /// What a tile for one row gives for all rows, panel by panel.
+    /// Results of a tile for one row, for all rows, panel by panel.
     fn one_by_one(&self, tile: TileFn, panels: &[u32], form: Form) -> Vec<Vec<f32>> {
         let row_of = |p: usize, r: usize| {
             let alone = Self {
