@@ -139,8 +139,6 @@ pub enum Layers {
     Windows,
     /// Windows in all layers, of two sizes.
     WindowsAlone,
-    /// Random weights, and windows of [`WINDOWS`] in turn.
-    RandomWindows,
     /// Random weights, and layers of gpt-oss: [`WINDOWS`] in turn, sinks, and experts in MXFP4
     /// with biases and bounded gates.
     GptOss,
@@ -158,10 +156,6 @@ impl Layers {
             Self::Experts => mix_experts(model),
             Self::Windows => give_windows(model, &WINDOWS),
             Self::WindowsAlone => give_windows(model, &[WINDOWS[0], WINDOWS[2]]),
-            Self::RandomWindows => {
-                give_windows(model, &WINDOWS);
-                randomise(model);
-            }
             Self::GptOss => {
                 give_windows(model, &WINDOWS);
                 be_gpt_oss(model);

@@ -218,14 +218,10 @@ fn drafts_on_gpus_change_no_bit() {
         (Algorithm::Ngram, Shape::TREE, 4),
         (Algorithm::Standalone, Shape::TREE, 16),
     ];
-    let plain = Setup {
-        layers: Layers::RandomWindows,
-        ..plain((1, 1))
-    };
-    accepted += with_drafts(&on_gpus(&plain), &jobs, &drafts);
+    accepted += with_drafts(&on_gpus(&plain((1, 1))), &jobs, &drafts);
     let alone = Setup {
         layers: Layers::WindowsAlone,
-        ..plain
+        ..plain((1, 1))
     };
     accepted += with_drafts(&on_gpus(&alone), &jobs, &drafts[1..]);
     assert!(accepted > 0);
