@@ -68,7 +68,7 @@ pub(crate) fn wait(name: &str) -> bool {
 mod tests {
     use std::collections::BTreeSet;
     use std::fs;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use super::WAITING;
 
@@ -102,6 +102,27 @@ mod tests {
             open = !(line.starts_with('}') || line.ends_with('}') && !line.starts_with(' '));
         }
         found
+    }
+
+    /// A source behind the headers that it includes, each of them once.
+    fn with_headers(path: &Path, seen: &mut BTreeSet<PathBuf>) -> String {
+        if !seen.insert(path.to_owned()) {
+            return String::new();
+        }
+        let source = fs::read_to_string(path).expect("a text");
+        let quoted = |line: &str| {
+            Some(
+                line.strip_prefix("#include \"")?
+                    .split_once('"')?
+                    .0
+                    .to_owned(),
+            )
+        };
+        let mut whole = String::new();
+        for header in source.lines().filter_map(quoted) {
+            whole += &with_headers(&path.with_file_name(header), seen);
+        }
+        whole + &source
     }
 
     /// Name of the function with this head: what stands before the last list in parentheses.
@@ -152,7 +173,7 @@ mod tests {
         for file in fs::read_dir(folder).expect("a folder") {
             let path = file.expect("a file").path();
             if path.extension().is_some_and(|end| end == "cu") {
-                let (its, all) = kernels(&fs::read_to_string(path).expect("a text"));
+                let (its, all) = kernels(&with_headers(&path, &mut BTreeSet::new()));
                 others.extend(all.difference(&its).cloned());
                 waiting.extend(its);
             }

@@ -123,7 +123,6 @@ pub struct Case {
 /// A mixture's weights on the device.
 struct Loaded {
     correction: Option<Buffer<f32>>,
-    biases: [Option<Buffer<f32>>; 2],
     gate_up: Vec<CudaMatrix>,
     down: Vec<CudaMatrix>,
 }
@@ -204,10 +203,6 @@ impl Case {
     fn load_as(&self, gpu: &mut CudaBackend, format: WeightFormat) -> Loaded {
         let correction = self.correction.as_ref();
         let correction = correction.map(|values| gpu.load_vector(values).expect("room"));
-        let biases = [0, 1].map(|of| {
-            let biases = self.biases.as_ref();
-            biases.map(|biases| gpu.load_vector(&biases[of]).expect("room"))
-        });
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
         for expert in &self.experts {
             gate_up.push(matrix(gpu, format, &expert.gate_up, IN));
@@ -215,7 +210,6 @@ impl Case {
         }
         Loaded {
             correction,
-            biases,
             gate_up,
             down,
         }
@@ -250,6 +244,13 @@ impl Case {
             activated: &mut activated,
             products: &mut products,
         };
+        // A rank has the biases of its own experts.
+        let biases = [0, 1].map(|of| {
+            let all = &self.biases.as_ref()?[of];
+            let each = all.len() / w.gate_up.len();
+            let own = &all[here.start * each..(here.end + shared) * each];
+            Some(gpu.load_vector(own).expect("room"))
+        });
         let experts = Experts {
             scored: count,
             first: here.start,
@@ -258,10 +259,10 @@ impl Case {
             routing: self.routing,
             correction: w.correction.as_ref(),
             gate_up: &w.gate_up[here.start..here.end + shared],
-            gate_up_bias: w.biases[0].as_ref(),
+            gate_up_bias: biases[0].as_ref(),
             gate: self.gate,
             down: &w.down[here.start..here.end + shared],
-            down_bias: w.biases[1].as_ref(),
+            down_bias: biases[1].as_ref(),
         };
         gpu.experts(&x, &mut scores, experts, space, &mut out)
             .expect("launches");
