@@ -28,6 +28,7 @@ pub fn hash(engine: &EngineConfig) -> String {
         "graphs": engine.graphs,
         "tp_size": engine.parallel.tp_size,
         "dp_size": engine.parallel.dp_size,
+        "ep_size": engine.parallel.ep_size,
         "nnodes": engine.parallel.nnodes,
         "kv": engine.kv,
         "schedule": engine.schedule,

@@ -36,7 +36,8 @@ pub(crate) struct RankArgs {
         visible_alias = "ep",
         alias = "expert-parallel-size",
         env = "LOCKSTEP_EP_SIZE",
-        value_name = "GROUPS"
+        value_name = "GROUPS",
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..)
     )]
     ep_size: Option<usize>,
     /// Compute threads of each rank [default: available cores / ranks].

@@ -100,6 +100,7 @@ def figures(root):
     found = {}
     for name in FIGURES:
         values = [line.rsplit(" ", 1)[1] for line in lines if line.split("{")[0].split(" ")[0] == f"lockstep_{name}"]
+        assert values, f"the server has no series lockstep_{name}"
         found[name] = sum(map(float, values))
     return found
 
@@ -115,6 +116,8 @@ def memory(pid):
                 continue
             parents[int(folder.name)] = int(stat[1])
             resident[int(folder.name)] = int(stat[21]) * os.sysconf("SC_PAGE_SIZE")
+    if pid not in resident:
+        raise SystemExit(f"there is no process {pid}")
     family = {pid}
     while more := {child for child, parent in parents.items() if parent in family} - family:
         family |= more

@@ -62,6 +62,14 @@ fn different_where_results_or_the_protocol_would() {
 }
 
 #[test]
+fn experts_that_are_split_otherwise_count() {
+    let mut engine = resolve_line("--tp-size 2").expect("a configuration").0;
+    let inside = super::hash(&engine);
+    engine.parallel.ep_size = 2;
+    assert_ne!(super::hash(&engine), inside);
+}
+
+#[test]
 fn the_model_counts_by_its_shape_and_not_by_its_folder() {
     let of = |config| {
         let model = folder(&config, None);

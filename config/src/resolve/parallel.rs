@@ -103,7 +103,7 @@ fn ep_size(
             option,
             tp_size,
             format!(
-                "groups are as many ranks each, and each needs one of a layer's {experts} experts"
+                "all groups have as many ranks, and each needs one of a layer's {experts} experts"
             ),
             format!("Sizes that work: {}", dp_attention::list(&works)),
         ),

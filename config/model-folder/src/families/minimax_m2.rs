@@ -42,6 +42,7 @@ pub(super) const FAMILY: Family = Family {
                 "layernorm_full_attention_beta": 1.0,
                 "layernorm_linear_attention_beta": 1.0,
                 "layernorm_mlp_beta": 1.0,
+                "norm_topk_prob": true,
                 "qk_norm_type": "per_layer",
                 "scoring_func": "sigmoid",
                 "use_qk_norm": true,
@@ -52,8 +53,8 @@ pub(super) const FAMILY: Family = Family {
     },
     layers: |config| {
         let full = |kind: &Value| kind == 1;
-        let types = config.get(TYPES).and_then(Value::as_array);
-        if types.is_some_and(|types| !types.iter().all(full)) {
+        let are_full = |types: &Value| types.as_array().is_some_and(|types| types.iter().all(full));
+        if config.get(TYPES).is_some_and(|types| !are_full(types)) {
             return Err(config.unsupported(TYPES, "linear attention is not served; all must be 1"));
         }
         let routing = Routing {

@@ -25,7 +25,7 @@ pub(super) const FAMILY: Family = Family {
     },
     names: TensorNames::default,
     traits: Traits {
-        keys: &[],
+        only: || json!({"norm_topk_prob": true}),
         ..Traits::LLAMA
     },
     layers: |config| {

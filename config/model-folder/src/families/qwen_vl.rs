@@ -7,7 +7,7 @@
 
 use serde_json::json;
 
-use super::{Family, dense::Dense, qwen2, qwen3, window::Windows};
+use super::{Family, Traits, dense::Dense, qwen2, qwen3, window::Windows};
 
 pub(super) const QWEN2: Family = Family {
     model_type: "qwen2_vl_text",
@@ -25,6 +25,11 @@ pub(super) const QWEN2: Family = Family {
             "sliding_window": 4096,
             "max_window_layers": 80,
         })
+    },
+    traits: Traits {
+        // It stands beside the text model's keys in files without `text_config`.
+        keys: &["vision_config"],
+        ..qwen2::FAMILY.traits
     },
     ..qwen2::FAMILY
 };

@@ -79,6 +79,7 @@ impl Wrapper {
             let family = self
                 .outside
                 .ok_or_else(|| outer.wrong(TEXT, "is missing"))?;
+            check_keys(&outer, family)?;
             outer.fill((family.class)(), &[]);
             return Ok(found(family, outer));
         };

@@ -124,6 +124,8 @@ async fn hold_unasked(
         let part = Constraint::new(ConstraintKind::Lark, grammar.as_str());
         match app.constraints.prepare(part).await {
             Ok(()) => {}
+            // A schema that takes long does so each time.
+            Err(ConstraintError::Slow) if *schemas => continue,
             // What else the machine does must not show in a text.
             Err(ConstraintError::Busy | ConstraintError::Slow) => {
                 let message = "the server had no time to compile the grammar of the tools' calls; \

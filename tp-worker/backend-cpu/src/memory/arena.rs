@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::Mapping;
 
@@ -24,7 +24,8 @@ const ALIGNMENT: usize = 4_096;
 pub(crate) struct Arena {
     /// Bytes of regions.
     len: usize,
-    region: Option<Arc<Mapping>>,
+    /// The last region, while a buffer lies in it.
+    region: Weak<Mapping>,
     /// Bytes of the region that are given away.
     used: usize,
 }
@@ -40,7 +41,7 @@ impl Arena {
     fn of_regions(len: usize) -> Self {
         Self {
             len,
-            region: None,
+            region: Weak::new(),
             used: 0,
         }
     }
@@ -52,14 +53,13 @@ impl Arena {
 
     /// A place of `bytes` zeros, and what keeps it; `None` if the system refuses.
     pub(super) fn place(&mut self, bytes: usize) -> Option<(NonNull<u8>, Arc<Mapping>)> {
-        let fits = |region: &&Arc<Mapping>| region.len - self.used >= bytes;
-        let region = match self.region.as_ref().filter(fits) {
-            Some(region) => region.clone(),
+        let known = self.region.upgrade();
+        let region = match known.filter(|region| region.len - self.used >= bytes) {
+            Some(region) => region,
             None => {
-                self.used = 0;
-                self.region
-                    .insert(Arc::new(Mapping::new(self.len)?))
-                    .clone()
+                let region = Arc::new(Mapping::new(self.len)?);
+                (self.region, self.used) = (Arc::downgrade(&region), 0);
+                region
             }
         };
         // SAFETY: the place lies in the region, whose length was just checked.
@@ -111,7 +111,6 @@ mod tests {
             .map(|_| Buffer::<u8>::zeroed_in(&mut arena, 30 << 20, "test").unwrap())
             .collect();
         let first = Arc::downgrade(buffers[0].mapping.as_ref().unwrap());
-        drop(arena);
         buffers.remove(0);
         assert!(first.upgrade().is_some());
         buffers.remove(0);
@@ -120,12 +119,22 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_region_leaves_what_the_last_one_holds() {
+        let mut arena = Arena::of_regions(3 << 20);
+        let (first, _kept) = arena.place(2 << 20).expect("room");
+        arena.len = 1 << 60;
+        assert!(arena.place(2 << 20).is_none());
+        let (second, _) = arena.place(1 << 20).expect("room");
+        assert_eq!(second.addr().get(), first.addr().get() + (2 << 20));
+    }
+
+    #[test]
     fn other_sizes_have_mappings_of_their_own() {
         let mut arena = Arena::default();
         for bytes in [1, SIZES.start - 1, SIZES.end] {
             let buffer = Buffer::<u8>::zeroed_in(&mut arena, bytes, "test").unwrap();
             assert_eq!(buffer.len(), bytes);
-            assert!(arena.region.is_none());
+            assert_eq!(arena.region.strong_count(), 0);
         }
     }
 }

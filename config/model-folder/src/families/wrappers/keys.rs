@@ -41,7 +41,7 @@ const READ: [&str; 34] = [
 
 /// Keys of training, of sampling, of files and of images, none of which changes the logits of text:
 /// those of all models in transformers, and those of programs that train, convert and serve.
-const HARMLESS: [&str; 77] = [
+const HARMLESS: [&str; 84] = [
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_attn_implementation_internal",
@@ -50,9 +50,11 @@ const HARMLESS: [&str; 77] = [
     "_name_or_path",
     "architectures",
     "attention_dropout",
+    "attention_probs_dropout_prob",
     "attn_implementation",
     "auto_map",
     "chunk_size_feed_forward",
+    "classifier_dropout",
     "cls_token_id",
     "decoder_start_token_id",
     "diversity_penalty",
@@ -62,6 +64,7 @@ const HARMLESS: [&str; 77] = [
     "embd_pdrop",
     "finetuning_task",
     "gradient_checkpointing",
+    "hidden_dropout_prob",
     "id2label",
     "image_token_id",
     "initializer_range",
@@ -77,9 +80,11 @@ const HARMLESS: [&str; 77] = [
     "max_sequence_length",
     "min_length",
     "model_max_length",
+    "neftune_noise_alpha",
     "no_repeat_ngram_size",
     "num_beam_groups",
     "num_beams",
+    "num_labels",
     "num_return_sequences",
     "output_attentions",
     "output_hidden_states",
@@ -108,6 +113,8 @@ const HARMLESS: [&str; 77] = [
     "torchscript",
     "transformers.js_config",
     "transformers_version",
+    "type_sequence_label_size",
+    "type_vocab_size",
     "typical_p",
     "unk_token_id",
     "unsloth_fixed",
