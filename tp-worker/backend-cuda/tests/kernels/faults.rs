@@ -301,7 +301,7 @@ const FAULTS: [(&str, &str, &str); 85] = [
     ),
     (
         "a shared expert is forgotten",
-        "s/experts.i. = a.scored + i - a.active;/experts[i] = 0;/",
+        "s/experts.i. = a.held + i - a.active;/experts[i] = 0;/",
         EXPERTS,
     ),
     (
