@@ -91,6 +91,6 @@ fn drafts_on_gpus_change_no_bit() {
         (Algorithm::Standalone, Shape::chain(3), 16),
     ];
     let plain = on_gpus(&plain(Dtype::Bfloat16, (1, 1)));
-    let accepted = with_drafts(&plain, &jobs_of_devices(12), &drafts);
+    let accepted = with_drafts(&plain, &jobs_of_devices(32), &drafts);
     assert!(accepted > 0);
 }
