@@ -126,7 +126,7 @@ async fn names_are_held_where_nothing_asks_for_it() {
 async fn the_level_says_what_is_held() {
     let at = |level| async move {
         start_tools("auto", |engine| {
-            engine.server.answers.tool_strict_level = level
+            engine.server.answers.tool_strict_level = level;
         })
         .await
     };
