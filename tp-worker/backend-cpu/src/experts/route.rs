@@ -275,7 +275,7 @@ mod tests {
         );
     }
 
-    /// Of four experts the second and the third are here, and a shared one.
+    /// The second and the third of four experts are here, and a shared one.
     #[test]
     fn choices_of_experts_elsewhere_have_no_place() {
         let rule = Rule {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use super::Mapping;
 
 /// Bytes of a region, in whole huge pages. A region goes back to the system with its last buffer.
-/// Of a huge page at its end a part may be lost, so regions are many huge pages.
+/// Part of the huge page at its end may be lost, so a region is many huge pages.
 const REGION: usize = 256 << 20;
 /// Sizes of buffers that share regions: smaller ones are no weights that matter, and larger ones
 /// fill huge pages of their own.

@@ -38,7 +38,7 @@ fn within(run: Run, window: usize) -> Run {
     }
 }
 
-/// The same run with a sink for each head.
+/// Gives a run a sink for each head.
 fn beside_sinks(run: Run) -> Run {
     Run {
         shape: AttentionShape {
@@ -158,7 +158,7 @@ fn windows_show_the_nearest_positions() {
     }
 }
 
-/// Of every shape, with and without a window.
+/// Sinks of every shape are compared, with and without a window.
 #[test]
 fn sinks_join_the_sum_of_weights_alone() {
     let gpu = Gpu::new();

@@ -389,8 +389,8 @@ fn packed_experts_have_the_bits_of_floats() {
     }
 }
 
-/// Of every exponent, also those beyond which numbers are infinite, below which they are not normal,
-/// and the one that is no number.
+/// Exponents are taken from the whole range: those of infinite numbers, those of numbers that are
+/// not normal, and the one that is no number.
 #[test]
 fn every_exponent_is_exact() {
     const EXPONENTS: [u8; 14] = [0, 1, 2, 3, 100, 126, 127, 128, 129, 130, 252, 253, 254, 255];
