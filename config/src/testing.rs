@@ -197,6 +197,7 @@ pub(crate) fn algorithms() -> Algorithms {
     for name in [
         "EAGLE",
         "EAGLE3",
+        "NEXTN",
         "STANDALONE",
         "DFLASH",
         "WINDOW",
@@ -286,13 +287,14 @@ impl Algorithm for TestAlgorithm {
 
     fn capabilities(&self) -> Capabilities {
         let draft_kv = match self.0 {
-            "EAGLE" | "EAGLE3" => DraftKv::Pairs,
+            "EAGLE" | "EAGLE3" | "NEXTN" => DraftKv::Pairs,
             "STANDALONE" | "DFLASH" => DraftKv::Tokens,
             _ => DraftKv::None,
         };
         let has_model = draft_kv != DraftKv::None;
         Capabilities {
             needs_draft_model: has_model,
+            draft_in_target: self.0 == "NEXTN",
             draft_kv,
             supports_tree: !["BLOCKS", "DFLASH"].contains(&self.0),
             supports_target_verify_for_draft: self.0 == "BLOCKS",
@@ -330,7 +332,10 @@ impl Algorithm for TestAlgorithm {
             "DFLASH" => lockstep_model_folder::draft::dflash(path, target),
             _ => lockstep_model_folder::draft::whole_model(path, target),
         };
-        path.map(load).transpose()
+        match self.0 {
+            "NEXTN" => lockstep_model_folder::draft::nextn(path, target).map(Some),
+            _ => path.map(load).transpose(),
+        }
     }
 
     fn validate(

@@ -50,6 +50,17 @@ fn eagle3_conforms() {
     assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
 }
 
+/// A random mixture with a draft layer of its own.
+fn mixture() -> PathBuf {
+    model("../tests/fixtures/nextn/glm4_moe")
+}
+
+#[test]
+fn a_draft_layer_of_the_model_conforms() {
+    let report = check(&Registry::builtin(), "NEXTN", &mixture(), None).unwrap();
+    assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
+}
+
 #[test]
 fn dflash_conforms() {
     let report = builtin("DFLASH", Some("lockstep-demo-7m-dflash")).unwrap();
@@ -82,6 +93,7 @@ fn drafters_conform_on_several_ranks() {
     for (name, draft, (tp_size, dp_size)) in [
         ("EAGLE3", Some("lockstep-demo-7m-eagle3"), (2, 2)),
         ("DFLASH", Some("lockstep-demo-7m-dflash"), (2, 2)),
+        ("NEXTN", None, (2, 2)),
         ("STANDALONE", Some("lockstep-demo-1m-draft"), (4, 2)),
         ("NGRAM", None, (2, 1)),
     ] {
@@ -91,7 +103,11 @@ fn drafters_conform_on_several_ranks() {
             tp_size,
             dp_size,
         };
-        let (target, draft) = (model("lockstep-demo-7m"), draft.map(model));
+        let target = match name {
+            "NEXTN" => mixture(),
+            _ => model("lockstep-demo-7m"),
+        };
+        let draft = draft.map(model);
         let registry = Registry::builtin();
         let report = check_on(ranks, &registry, name, &target, draft.as_deref()).unwrap();
         assert!((report.trees > 0) == (name != "DFLASH"));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ConfigError, ModelConfig, ReserveConfig};
 
-pub use draft::{DflashSpec, DraftKind, DraftKv, DraftModel};
+pub use draft::{DflashSpec, DraftKind, DraftKv, DraftModel, NextnNames};
 pub use options::{NumberOption, OptionSpec, OptionValue, OptionValues, SwitchOption};
 
 mod draft;
@@ -68,8 +68,11 @@ pub enum Verification {
 /// is an algorithm without any: chains of a fixed depth, and no draft model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// True if the algorithm drafts with a model in a folder of its own.
+    /// True if the algorithm drafts with a model, in a folder of its own or in the target's.
     pub needs_draft_model: bool,
+    /// True if that model lies in the target's folder. Then no other folder is named, and its
+    /// weights are exchanged with the target's.
+    pub draft_in_target: bool,
     /// KV that drafting keeps per cached token.
     pub draft_kv: DraftKv,
     /// True if the algorithm can propose trees.
@@ -157,7 +160,8 @@ pub trait Algorithm: fmt::Debug + Send + Sync {
         self.default_shape()
     }
     /// Reads the draft model; `path` is `--speculative-draft-model-path`. An algorithm without
-    /// [`Capabilities::needs_draft_model`] reads none.
+    /// [`Capabilities::needs_draft_model`] reads none. One with
+    /// [`Capabilities::draft_in_target`] gets the target's folder or no path.
     ///
     /// # Errors
     /// [`ConfigError`] when the folder is missing, damaged or does not fit.

@@ -1,4 +1,4 @@
-//! Models that draft: whole models and heads.
+//! Models that draft: whole models, heads, and draft layers of models.
 
 use std::path::Path;
 
@@ -9,9 +9,11 @@ use crate::Described;
 mod capture;
 mod dflash;
 mod folder;
+mod nextn;
 mod tokens;
 
 use folder::{Folder, Found};
+pub use nextn::nextn;
 
 /// The option with the draft's folder.
 pub const OPTION: &str = "--speculative-draft-model-path";

@@ -15,6 +15,7 @@ mod minimax_m2;
 mod ministral3;
 mod mistral;
 mod mixtral;
+mod nextn;
 mod olmo;
 mod phi3;
 mod qwen2;
@@ -34,6 +35,7 @@ use serde_json::{Value, json};
 
 use crate::raw::Raw;
 pub(crate) use dense::norm_eps;
+pub(crate) use nextn::DraftLayerReader;
 pub(crate) use wrappers::{Wrapper, stored_names};
 
 /// A family of models, with the functions that read its `config.json`.
@@ -64,6 +66,8 @@ pub(crate) struct Traits {
     /// Keys that the family knows beside those of all families. A key that is not known is refused
     /// if it turns something on.
     pub keys: &'static [&'static str],
+    /// Reads the model's own draft layer; `None` in families that have none.
+    pub draft_layer: Option<DraftLayerReader>,
     /// Keys of which one value alone is served, with that value; any other is refused.
     pub only: fn() -> Value,
 }
@@ -75,6 +79,7 @@ impl Traits {
         norm_eps: "rms_norm_eps",
         multipliers: |_| Ok(Multipliers::default()),
         keys: &[],
+        draft_layer: None,
         only: || json!({}),
     };
 }
@@ -177,6 +182,14 @@ impl Family {
             model_type: self.model_type.to_owned(),
         }
     }
+}
+
+/// Class names of the families whose models may have a draft layer of their own, for people.
+pub(crate) fn with_draft_layers() -> String {
+    let own = SERVED
+        .iter()
+        .filter(|family| family.traits.draft_layer.is_some());
+    listed(&own.map(|family| family.class_name).collect::<Vec<_>>())
 }
 
 /// Class names of all models that are served, for people: "A, B and C, and text models of

@@ -30,7 +30,7 @@ pub(super) fn resolve(
     };
     let algorithm = known
         .find(name)
-        .ok_or_else(|| unknown::refused(name, target, known))?;
+        .ok_or_else(|| unknown::refused(name, known))?;
     let algorithm = algorithm.as_ref();
     let draft = draft(given, algorithm, target)?;
     let default = draft.as_ref().map_or_else(
@@ -176,7 +176,9 @@ fn draft(
         let name = format!("{ALGORITHM} {}", algorithm.name());
         Err(ConfigError::conflict(name, DRAFT_OPTION, why, remedy))
     };
-    match (path, algorithm.capabilities().needs_draft_model) {
+    let capabilities = algorithm.capabilities();
+    match (path, capabilities.needs_draft_model) {
+        _ if capabilities.draft_in_target => algorithm.load_draft(path, target),
         (None, true) => conflict(
             "it drafts with a model of its own, and none is named",
             "Name its folder with --speculative-draft-model-path; those for the demo model \

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use lockstep_proto::pb::lockstep::{
     ReloadWeights, UpdateWeightsRequest, UpdateWeightsResponse, WeightsInUse, WeightsReloaded,
 };
+use lockstep_types::DraftModel;
 use lockstep_types::request::{ErrorKind, RequestError};
 use tokio::sync::oneshot;
 
@@ -72,9 +73,14 @@ impl Engine {
     /// Begins an update, or answers with the reason why not.
     pub(super) fn update_weights(
         &mut self,
-        wanted: UpdateWeightsRequest,
+        mut wanted: UpdateWeightsRequest,
         reply: Reply,
     ) -> Result<(), RunError> {
+        let draft = self.config.speculation.draft.as_ref();
+        if draft.is_some_and(DraftModel::is_in_target) && wanted.draft_path.is_none() {
+            // What drafts lies in the model's own files.
+            wanted.draft_path = Some(wanted.model_path.clone());
+        }
         if let Err(error) = self.may_update(&wanted) {
             // The asker may have given up.
             let _ = reply.send(refused(error));

@@ -30,7 +30,7 @@ macro_rules! devices {
                 Self { $($device: lockstep_speculation::DrafterRegistry::empty(),)+ }
             }
 
-            /// Makes a registry of EAGLE, EAGLE3, DFLASH, STANDALONE, NGRAM and JUMP_FORWARD.
+            /// Makes a registry of EAGLE, EAGLE3, NEXTN, DFLASH, STANDALONE, NGRAM and JUMP_FORWARD.
             pub fn builtin() -> Self {
                 Self { $($device: lockstep_speculation::DrafterRegistry::builtin(),)+ }
             }

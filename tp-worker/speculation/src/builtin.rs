@@ -14,11 +14,12 @@ use crate::{
 };
 
 impl<B: Backend + 'static> DrafterRegistry<B> {
-    /// Makes a registry of EAGLE, EAGLE3, DFLASH, STANDALONE, NGRAM and JUMP_FORWARD.
+    /// Makes a registry of EAGLE, EAGLE3, NEXTN, DFLASH, STANDALONE, NGRAM and JUMP_FORWARD.
     pub fn builtin() -> Self {
         Self::empty()
             .with(EAGLE)
             .with(EAGLE3)
+            .with(NEXTN)
             .with(DFLASH)
             .with(STANDALONE)
             .with(Ngram::default())
@@ -26,7 +27,7 @@ impl<B: Backend + 'static> DrafterRegistry<B> {
     }
 }
 
-/// An algorithm that drafts with a model in a folder of its own.
+/// An algorithm that drafts with a model, in a folder of its own or in the target's.
 #[derive(Debug, Clone, Copy)]
 pub struct WithModel {
     name: &'static str,
@@ -36,7 +37,16 @@ pub struct WithModel {
     supports_tree: bool,
     num_steps: usize,
     pause_window: usize,
-    load: fn(&Path, &ModelConfig) -> Result<DraftModel, ConfigError>,
+    load: Load,
+}
+
+/// Readers of draft models, by the place of their files.
+#[derive(Debug, Clone, Copy)]
+enum Load {
+    /// In a folder of its own.
+    Folder(fn(&Path, &ModelConfig) -> Result<DraftModel, ConfigError>),
+    /// In the target's folder, which may be named.
+    Target(fn(Option<&Path>, &ModelConfig) -> Result<DraftModel, ConfigError>),
 }
 
 /// EAGLE-1/2: a head that reads the target's last hidden state (Li et al., arXiv:2401.15077,
@@ -50,14 +60,23 @@ pub const EAGLE: WithModel = WithModel {
     num_steps: 3,
     // Each position takes a row of features, as much memory as a few layers' keys and values.
     pause_window: 64,
-    load: lockstep_model_folder::draft::eagle,
+    load: Load::Folder(lockstep_model_folder::draft::eagle),
 };
 
 /// EAGLE-3: a head that reads the hidden states of three layers (Li et al., arXiv:2503.01840).
 pub const EAGLE3: WithModel = WithModel {
     name: "EAGLE3",
     summary: "an EAGLE-3 head on hidden states of three of the target's layers",
-    load: lockstep_model_folder::draft::eagle3,
+    load: Load::Folder(lockstep_model_folder::draft::eagle3),
+    ..EAGLE
+};
+
+/// The target's own draft layer (multi-token prediction, DeepSeek-V3, arXiv:2412.19437). More
+/// drafts than one run the layer again, over its own output and cache.
+pub const NEXTN: WithModel = WithModel {
+    name: "NEXTN",
+    summary: "the model's own draft layer, which lies in its folder",
+    load: Load::Target(lockstep_model_folder::draft::nextn),
     ..EAGLE
 };
 
@@ -70,7 +89,7 @@ pub const DFLASH: WithModel = WithModel {
     supports_tree: false,
     // Of the usual block of 16, the known token included; a model's own block counts.
     num_steps: 15,
-    load: lockstep_model_folder::draft::dflash,
+    load: Load::Folder(lockstep_model_folder::draft::dflash),
     ..EAGLE
 };
 
@@ -84,7 +103,7 @@ pub const STANDALONE: WithModel = WithModel {
     num_steps: 4,
     // Its tokens are known without a window; the limit bounds the pass that catches up.
     pause_window: 256,
-    load: lockstep_model_folder::draft::whole_model,
+    load: Load::Folder(lockstep_model_folder::draft::whole_model),
 };
 
 impl Algorithm for WithModel {
@@ -99,6 +118,7 @@ impl Algorithm for WithModel {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             needs_draft_model: true,
+            draft_in_target: matches!(self.load, Load::Target(_)),
             draft_kv: self.draft_kv,
             supports_tree: self.supports_tree,
             supports_target_verify_for_draft: true,
@@ -157,6 +177,10 @@ impl Algorithm for WithModel {
         path: Option<&Path>,
         target: &ModelConfig,
     ) -> Result<Option<DraftModel>, ConfigError> {
+        let load = match self.load {
+            Load::Target(load) => return load(path, target).map(Some),
+            Load::Folder(load) => load,
+        };
         let path = path.ok_or_else(|| {
             ConfigError::conflict(
                 format!("--speculative-algorithm {}", self.name),
@@ -165,7 +189,7 @@ impl Algorithm for WithModel {
                 "Name its folder with --speculative-draft-model-path",
             )
         })?;
-        (self.load)(path, target).map(Some)
+        load(path, target).map(Some)
     }
 }
 
@@ -173,7 +197,9 @@ impl<B: Backend + 'static> DrafterFactory<B> for WithModel {
     fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError> {
         Ok(match build.draft()?.kind {
             DraftKind::Model => Box::new(StandaloneDrafter::load(build)?),
-            DraftKind::Eagle | DraftKind::Eagle3 { .. } => Box::new(EagleDrafter::load(build)?),
+            DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn(_) => {
+                Box::new(EagleDrafter::load(build)?)
+            }
             DraftKind::Dflash(_) => Box::new(DflashDrafter::load(build)?),
         })
     }

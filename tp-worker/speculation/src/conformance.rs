@@ -66,7 +66,13 @@ pub fn answers(
         );
     }
     let none = algorithm.load_draft(None, target);
-    if model {
+    if capabilities.draft_in_target {
+        rule(model, "a draft in the target's folder is a draft model");
+        rule(
+            matches!(none, Ok(Some(_))),
+            "the draft of the battery's target can be loaded",
+        );
+    } else if model {
         rule(
             none.is_err(),
             "without a folder, a draft model can't be loaded",

@@ -30,7 +30,7 @@ mod standalone;
 mod tree;
 mod verify;
 
-pub use builtin::{DFLASH, EAGLE, EAGLE3, STANDALONE, WithModel};
+pub use builtin::{DFLASH, EAGLE, EAGLE3, NEXTN, STANDALONE, WithModel};
 pub use chains::ChainPass;
 pub use corpora::{Corpora, CorporaView, CorpusError, CorpusIndex, MAX_CORPORA, MAX_CORPUS_TOKENS};
 pub use dflash::DflashDrafter;

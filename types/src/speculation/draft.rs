@@ -33,9 +33,28 @@ pub enum DraftKind {
         /// The target's layers whose input is captured, ascending.
         capture_layers: Vec<usize>,
     },
+    /// The target's own draft layer, in the target's folder: the hidden state behind the target's
+    /// final norm and the next token's embedding, each normed, through a projection into one
+    /// layer (multi-token prediction, DeepSeek-V3, arXiv:2412.19437).
+    Nextn(NextnNames),
     /// A DFlash model, which fills a block of masks in one pass (Chen et al.,
     /// arXiv:2602.06036).
     Dflash(DflashSpec),
+}
+
+/// Names of a draft layer's tensors in its target's files, without `.weight`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextnNames {
+    /// Projection of embedding and hidden state, side by side, to the residual stream.
+    pub projection: String,
+    /// Norm of the embedding.
+    pub embedding_norm: String,
+    /// Norm of the hidden state.
+    pub hidden_norm: String,
+    /// Prefix of the layer's tensors.
+    pub layer: String,
+    /// Norm of the layer's output, before the target's output head and before the next draft.
+    pub norm: String,
 }
 
 /// Facts about a DFlash model that no whole model has.
@@ -52,10 +71,18 @@ pub struct DflashSpec {
 }
 
 impl DraftModel {
+    /// Returns true if the draft is a part of its target's files.
+    pub fn is_in_target(&self) -> bool {
+        matches!(self.kind, DraftKind::Nextn(_))
+    }
+
     /// Most draft steps; `None` if the draft may have any number of steps.
     pub fn most_steps(&self) -> Option<usize> {
         match &self.kind {
-            DraftKind::Model | DraftKind::Eagle | DraftKind::Eagle3 { .. } => None,
+            DraftKind::Model
+            | DraftKind::Eagle
+            | DraftKind::Eagle3 { .. }
+            | DraftKind::Nextn(_) => None,
             DraftKind::Dflash(spec) => Some(spec.block_size.saturating_sub(1)),
         }
     }

@@ -1,4 +1,5 @@
 mod dflash;
+mod nextn;
 
 use std::path::Path;
 

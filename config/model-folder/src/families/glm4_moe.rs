@@ -7,7 +7,7 @@ use lockstep_types::{
 };
 use serde_json::json;
 
-use super::{Family, Traits, dense::Dense, experts};
+use super::{Family, Traits, dense::Dense, experts, nextn};
 use crate::raw::Raw;
 
 pub(super) const FAMILY: Family = Family {
@@ -37,12 +37,13 @@ pub(super) const FAMILY: Family = Family {
             "first_k_dense_replace",
             "n_group",
             "n_shared_experts",
-            // The model's own draft layers, which are not loaded.
+            // The model's own draft layer.
             "num_nextn_predict_layers",
             "routed_scaling_factor",
             "topk_group",
             "use_qk_norm",
         ],
+        draft_layer: Some(nextn::behind_the_last),
         ..Traits::LLAMA
     },
     layers,

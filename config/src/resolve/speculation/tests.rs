@@ -163,8 +163,8 @@ const REFUSED: &[(&str, &[&str])] = &[
         &[
             "--speculative-algorithm NEXTN",
             "a Llama model",
-            "no architecture served here has any",
-            "or NGRAM, which needs none",
+            "this one has none; Glm4MoeForCausalLM may have one",
+            "NGRAM, which needs none",
         ],
     ),
     (

@@ -1,5 +1,5 @@
-//! EAGLE's draft heads in the names of the public checkpoints: one layer, and the tensors
-//! that join it to its target.
+//! Draft heads in the names of the public checkpoints, EAGLE's and models' own draft layers: one
+//! layer, and the tensors that join it to its target.
 
 use lockstep_types::{DraftKind, DraftModel, ModelConfig};
 
@@ -17,14 +17,14 @@ pub(crate) struct Eagle<F: Form> {
     pub embedding: Option<F::Matrix>,
     /// The head's own output head; `None` if it reads the target's.
     pub head: Option<F::Matrix>,
-    /// Projection of the inputs: `[hidden, 2·hidden]` for EAGLE-1, `[hidden, captured width]`
-    /// for EAGLE-3.
+    /// Projection of the inputs: `[hidden, 2·hidden]` for EAGLE-1 and draft layers,
+    /// `[hidden, captured width]` for EAGLE-3.
     pub fc: Linear<F>,
     pub layer: Layer<F>,
     pub wiring: Wiring<F>,
 }
 
-/// Connections between embedding, hidden state and layer in the two generations of heads.
+/// Connections between embedding, hidden state and layer, by the kind of head.
 pub(crate) enum Wiring<F: Form> {
     /// `fc` joins embedding and hidden state to the layer's residual stream.
     Eagle {
@@ -37,6 +37,15 @@ pub(crate) enum Wiring<F: Form> {
         embedding_norm: Norm<F>,
         hidden_norm: Norm<F>,
         /// Norm before the output head.
+        norm: Norm<F>,
+    },
+    /// `fc` joins the normed embedding and the normed hidden state to the layer's residual stream.
+    Nextn {
+        embedding_norm: Norm<F>,
+        hidden_norm: Norm<F>,
+        /// Norm before the mixer.
+        input_norm: Norm<F>,
+        /// Norm before the output head. The next draft goes on from its output too.
         norm: Norm<F>,
     },
 }
@@ -54,6 +63,16 @@ pub(crate) struct Present {
     pub input_norm: bool,
 }
 
+impl Present {
+    /// None of the optional tensors.
+    pub const NONE: Self = Self {
+        embedding: false,
+        head: false,
+        fc_bias: false,
+        input_norm: false,
+    };
+}
+
 pub(crate) const EMBEDDING: &str = "embed_tokens.weight";
 pub(crate) const HEAD: &str = "lm_head.weight";
 pub(crate) const FC_BIAS: &str = "fc.bias";
@@ -63,7 +82,7 @@ pub(crate) const INPUT_NORM: &str = "layers.0.input_layernorm";
 pub(crate) fn vocab(draft: &DraftModel, target: &ModelConfig) -> usize {
     match draft.kind {
         DraftKind::Model => draft.model.vocab_size,
-        DraftKind::Eagle | DraftKind::Dflash(_) => target.vocab_size,
+        DraftKind::Eagle | DraftKind::Nextn(_) | DraftKind::Dflash(_) => target.vocab_size,
         DraftKind::Eagle3 {
             draft_vocab_size, ..
         } => draft_vocab_size,
@@ -77,7 +96,7 @@ impl Eagle<Listed> {
         let (model, hidden) = (&draft.model, draft.model.hidden_size);
         let shard = Shard::of(model, Topology::alone());
         let variants = Variants::of(model, &shard);
-        let layer = |prefix, inputs| {
+        let layer = |prefix: &str, inputs| {
             let place = LayerPlace {
                 model,
                 shard: &shard,
@@ -87,14 +106,26 @@ impl Eagle<Listed> {
             };
             Layer::listed(&place, &variants)
         };
-        let norm = |name| Norm::of_stream(model, name, model.rms_norm_eps);
-        let fc = |inputs| Linear::whole("fc", hidden, inputs, present.fc_bias);
+        let norm = |name: &str| Norm::of_stream(model, name, model.rms_norm_eps);
+        let projection = |name, inputs| Linear::whole(name, hidden, inputs, present.fc_bias);
+        let fc = |inputs| projection("fc", inputs);
         let table = |name, rows| MatrixPart::table(name, rows, hidden);
         let (fc, layer, wiring) = match draft.kind {
             DraftKind::Eagle | DraftKind::Model | DraftKind::Dflash(_) => {
                 let input_norm = present.input_norm.then(|| norm(INPUT_NORM));
                 let wiring = Wiring::Eagle { input_norm };
                 (fc(2 * hidden), layer("layers.0", hidden), wiring)
+            }
+            DraftKind::Nextn(ref names) => {
+                let input_norm = format!("{}.{}", names.layer, model.names.mixer_norm);
+                let wiring = Wiring::Nextn {
+                    embedding_norm: norm(&names.embedding_norm),
+                    hidden_norm: norm(&names.hidden_norm),
+                    input_norm: norm(&input_norm),
+                    norm: norm(&names.norm),
+                };
+                let fc = projection(&names.projection, 2 * hidden);
+                (fc, layer(&names.layer, hidden), wiring)
             }
             DraftKind::Eagle3 { .. } => {
                 let features = CaptureSpec::of_draft(draft).width(target.hidden_size);
@@ -147,6 +178,17 @@ impl<F: Form> Tensors<F> for Wiring<F> {
             } => Wiring::Eagle3 {
                 embedding_norm: embedding_norm.convert(to)?,
                 hidden_norm: hidden_norm.convert(to)?,
+                norm: norm.convert(to)?,
+            },
+            Self::Nextn {
+                embedding_norm,
+                hidden_norm,
+                input_norm,
+                norm,
+            } => Wiring::Nextn {
+                embedding_norm: embedding_norm.convert(to)?,
+                hidden_norm: hidden_norm.convert(to)?,
+                input_norm: input_norm.convert(to)?,
                 norm: norm.convert(to)?,
             },
         })

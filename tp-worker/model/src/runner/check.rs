@@ -23,7 +23,9 @@ pub fn check_weights(
     if let Some(draft) = draft {
         found.add(match &draft.kind {
             DraftKind::Model => whole(&draft.model)?,
-            DraftKind::Eagle | DraftKind::Eagle3 { .. } => eagle::check(draft, model)?,
+            DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn(_) => {
+                eagle::check(draft, model)?
+            }
             DraftKind::Dflash(_) => {
                 let source = source::open(&draft.model, FileAccess::Mapped)?;
                 let listed = Dflash::listed(draft, model);

@@ -15,6 +15,7 @@ mod capture;
 mod dflash;
 mod goldens;
 mod moved;
+mod nextn;
 mod oracle;
 mod refusals;
 mod support;

@@ -4,24 +4,64 @@ use lockstep_backend::Backend;
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions};
 use lockstep_collective::Single;
 use lockstep_model::HiddenSource;
-use lockstep_types::{Dtype, KvCacheDtype};
+use lockstep_types::{DraftModel, Dtype, KvCacheDtype, ModelConfig};
 use proptest::prelude::*;
+use tempfile::TempDir;
 
 use crate::{
     head::{Rig, Setup},
+    nextn,
     support::{Checkpoint, cpu},
 };
+
+/// A target, what drafts for it, and its folder as long as it is read.
+struct Drafts {
+    target: ModelConfig,
+    draft: DraftModel,
+    _folder: Option<TempDir>,
+}
+
+impl Drafts {
+    fn of(checkpoint: Checkpoint) -> Self {
+        let (folder, draft) = checkpoint.write();
+        Self {
+            target: checkpoint.target,
+            draft,
+            _folder: Some(folder),
+        }
+    }
+
+    fn eagle() -> Self {
+        Self::of(Checkpoint::eagle())
+    }
+
+    fn eagle3() -> Self {
+        Self::of(Checkpoint::eagle3())
+    }
+
+    fn nextn() -> Self {
+        let (target, draft) = nextn::models();
+        Self {
+            target,
+            draft,
+            _folder: None,
+        }
+    }
+
+    fn models(&self) -> (&ModelConfig, &DraftModel) {
+        (&self.target, &self.draft)
+    }
+}
 
 /// Grows a tree level by level, every pass over the whole tree, as drafters do. Then runs
 /// each path of the tree as a chain.
 fn agree<B: Backend>(
     backend: B,
-    checkpoint: &Checkpoint,
+    (target, draft): (&ModelConfig, &DraftModel),
     setup: Setup,
     nodes: &[(u32, Option<usize>)],
 ) {
-    let (_folder, draft) = checkpoint.write();
-    let mut rig = Rig::new(backend, &checkpoint.target, &draft, setup);
+    let mut rig = Rig::new(backend, target, draft, setup);
     let text = [3, 1, 4, 1, 5, 9, 2, 6, 5];
     rig.prefill(&text, 1).unwrap();
     let (backend, drafting) = rig.drafting();
@@ -64,7 +104,7 @@ proptest! {
     fn a_path_has_the_bits_of_a_chain(
         choices in prop::collection::vec((0u32..331, 0usize..3), 1..8),
         page_size in prop::sample::select(vec![1usize, 3, 16]),
-        kind in 0usize..2,
+        kind in 0usize..3,
         low in any::<bool>(),
     ) {
         // Breadth first: parents never fall, so levels are prefixes.
@@ -74,14 +114,14 @@ proptest! {
             parent = (parent + step).min(nodes.len());
             nodes.push((token, parent.checked_sub(1)));
         }
-        let checkpoint = [Checkpoint::eagle, Checkpoint::eagle3][kind]();
+        let drafts = [Drafts::eagle, Drafts::eagle3, Drafts::nextn][kind]();
         let (compute, kv_dtype) = match low {
             true => (Dtype::Bfloat16, KvCacheDtype::Bfloat16),
             false => (Dtype::Float32, KvCacheDtype::Float32),
         };
         let setup = Setup { page_size, chunk: 4, kv_dtype, positions: 20 };
         let backend = cpu(compute, Box::new(Single::new()));
-        agree(backend, &checkpoint, setup, &nodes);
+        agree(backend, drafts.models(), setup, &nodes);
     }
 }
 
@@ -101,7 +141,7 @@ fn a_path_has_the_bits_of_a_chain_on_cuda() {
         (Dtype::Float32, KvCacheDtype::Float32, 1),
         (Dtype::Float32, KvCacheDtype::Bfloat16, 16),
     ]) {
-        for checkpoint in [Checkpoint::eagle(), Checkpoint::eagle3()] {
+        for drafts in [Drafts::eagle(), Drafts::eagle3(), Drafts::nextn()] {
             let _order = lockstep_fake_cuda::order(seed);
             let options = CudaOptions {
                 ordinal: 0,
@@ -117,7 +157,7 @@ fn a_path_has_the_bits_of_a_chain_on_cuda() {
                 kv_dtype,
                 positions: 20,
             };
-            agree(backend, &checkpoint, setup, &nodes);
+            agree(backend, drafts.models(), setup, &nodes);
         }
     }
 }

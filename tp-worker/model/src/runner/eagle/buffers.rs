@@ -6,7 +6,7 @@ use lockstep_types::ModelConfig;
 use crate::{
     ForwardLimits, Shard,
     blocks::allocate::Allocate,
-    blocks::{LayerBuffers, Mixer},
+    blocks::{LayerBuffers, Mixer, Norm},
 };
 
 /// Sizes that [`Buffers`] are allocated for.
@@ -92,6 +92,21 @@ impl<T> Buffers<T> {
             host_logits: Vec::new(),
             collected: device.host(collected, "draft logits")?,
         })
+    }
+
+    /// Joins embedding and hidden state side by side, `width` columns each, each through its norm.
+    pub fn join_normed<B: Backend<Tensor = T>>(
+        &mut self,
+        backend: &mut B,
+        embedding_norm: &Norm<B>,
+        hidden_norm: &Norm<B>,
+        width: usize,
+    ) {
+        let normed = &mut self.layer.normed;
+        embedding_norm.run(backend, &self.embedded, normed);
+        backend.place_columns(normed, &mut self.joined, 0);
+        hidden_norm.run(backend, &self.hidden, normed);
+        backend.place_columns(normed, &mut self.joined, width);
     }
 
     /// Sets the row count of all buffers that a pass over `rows` tokens writes.

@@ -146,6 +146,7 @@ impl<B: Backend> EagleHead<B> {
                 _ => &b.layer.residual,
             };
             backend.place_columns(outputs, &mut b.hidden, 0);
+            self.go_on(backend, tokens);
         }
         self.buffers.set_rows(backend, tokens);
         self.attend(backend, cache, tables)?;

@@ -199,13 +199,21 @@ impl<B: Backend> EagleHead<B> {
                 hidden_norm,
                 ..
             } => {
-                let normed = &mut b.layer.normed;
-                embedding_norm.run(backend, &b.embedded, normed);
-                backend.place_columns(normed, &mut b.joined, 0);
-                hidden_norm.run(backend, &b.hidden, normed);
-                backend.place_columns(normed, &mut b.joined, hidden);
+                b.join_normed(backend, embedding_norm, hidden_norm, hidden);
                 backend.place_columns(&b.hidden, &mut b.layer.residual, 0);
                 &b.joined
+            }
+            Wiring::Nextn {
+                embedding_norm,
+                hidden_norm,
+                input_norm,
+                ..
+            } => {
+                b.join_normed(backend, embedding_norm, hidden_norm, hidden);
+                let residual = &mut b.layer.residual;
+                self.weights.fc.run(backend, &b.joined, residual);
+                input_norm.run(backend, residual, &mut b.layer.normed);
+                &b.layer.normed
             }
         };
         let (layer, mixers) = (&self.weights.layer, &mut b.layer.mixers);

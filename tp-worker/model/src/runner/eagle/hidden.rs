@@ -33,7 +33,7 @@ impl<B: Backend> EagleHead<B> {
         let b = &mut self.buffers;
         backend.set_rows(&mut b.hidden, rows.len());
         match &self.weights.wiring {
-            Wiring::Eagle { .. } => {
+            Wiring::Eagle { .. } | Wiring::Nextn { .. } => {
                 backend.gather_rows(features, Rows::List(rows), &mut b.hidden);
             }
             Wiring::Eagle3 { .. } => {
@@ -61,8 +61,20 @@ impl<B: Backend> EagleHead<B> {
         backend.set_rows(&mut b.hidden, sources.len());
         let outputs = &b.layer.residual;
         self.picks.copy(backend, &b.roots, outputs, &mut b.hidden);
+        self.go_on(backend, sources.len());
         self.fed = sources.len();
         Ok(())
+    }
+
+    /// Makes hidden inputs of the `rows` outputs of the head that lie in their buffer. A draft
+    /// layer goes on from outputs behind its norm, like the target's own hidden states.
+    pub(super) fn go_on(&mut self, backend: &mut B, rows: usize) {
+        let b = &mut self.buffers;
+        if let Wiring::Nextn { norm, .. } = &self.weights.wiring {
+            backend.set_rows(&mut b.layer.normed, rows);
+            norm.run(backend, &b.hidden, &mut b.layer.normed);
+            backend.place_columns(&b.layer.normed, &mut b.hidden, 0);
+        }
     }
 
     /// Checks that `roots` outputs can become the roots of `slots`.

@@ -122,6 +122,8 @@ fn present(
             same_width()?;
             false
         }
+        // Copies of the target's tables may lie beside a draft layer; the target's are read.
+        DraftKind::Nextn(_) => return Ok(Present::NONE),
         DraftKind::Eagle3 {
             draft_vocab_size, ..
         } => {
@@ -159,7 +161,9 @@ fn targets(
         DraftKind::Eagle3 {
             draft_vocab_size, ..
         } => draft_vocab_size,
-        DraftKind::Eagle | DraftKind::Model | DraftKind::Dflash(_) => return Ok(Vec::new()),
+        DraftKind::Model | DraftKind::Eagle | DraftKind::Nextn(_) | DraftKind::Dflash(_) => {
+            return Ok(Vec::new());
+        }
     };
     if vocab == target.vocab_size && !source.contains("d2t") {
         return Ok(Vec::new());

@@ -13,7 +13,7 @@ use crate::{
 
 /// Buffers between hidden states and logits.
 pub(super) struct Output<'a, T> {
-    /// The states as the output head reads them: normed by EAGLE-3.
+    /// The states as the output head reads them: normed by all heads but EAGLE-1/2's.
     pub normed: &'a mut T,
     /// The logits.
     pub logits: &'a mut T,
@@ -40,7 +40,7 @@ impl<T> Output<'_, T> {
         backend.set_rows(logits, rows);
         let input = match &weights.wiring {
             Wiring::Eagle { .. } => backend.as_operand(states, normed),
-            Wiring::Eagle3 { norm, .. } => {
+            Wiring::Eagle3 { norm, .. } | Wiring::Nextn { norm, .. } => {
                 norm.run(backend, states, normed);
                 &*normed
             }

@@ -82,6 +82,7 @@ impl<B: Backend> EagleHead<B> {
             let (roots, outputs) = (&b.tree_roots, &b.layer.residual);
             device.take_parents(roots, outputs, verified, &self.inputs, &mut b.hidden);
         }
+        self.go_on(backend, tokens);
         self.buffers.set_rows(backend, tokens);
         self.attend(backend, cache, tables)?;
         let b = &mut self.buffers;

@@ -1,0 +1,79 @@
+//! A model's own draft layer, in the model's folder.
+
+use std::path::Path;
+
+use lockstep_files::weights::tensor_names;
+use lockstep_types::{
+    CheckpointFormat, ConfigError, DraftKind, DraftModel, LoadFormat, ModelConfig, NextnNames,
+};
+
+use super::OPTION;
+use crate::families::{self, TextModel};
+use crate::raw::Raw;
+
+const ALGORITHM: &str = "--speculative-algorithm NEXTN";
+const OTHERS: &str = "Give EAGLE3, EAGLE or STANDALONE with a --speculative-draft-model-path, or \
+                      NGRAM, which needs none";
+
+/// Reads the draft layer of `target`. `path` is none, or the target's folder.
+///
+/// # Errors
+/// [`ConfigError`]: another folder is named, the target has no draft layer, or is stored in a
+/// way in which its draft layer is not served.
+pub fn nextn(path: Option<&Path>, target: &ModelConfig) -> Result<DraftModel, ConfigError> {
+    if let Some(path) = path.filter(|path| *path != target.path) {
+        let message = "NEXTN drafts with a layer in the model's own folder. Leave the option out, \
+                       or give the algorithm that the folder is for.";
+        return Err(ConfigError::file(OPTION, path, message));
+    }
+    let damaged = |error| super::folder::damaged(&target.path, error);
+    let text = Raw::read(&target.path, "config.json").and_then(TextModel::of);
+    let TextModel { family, config, .. } = text.map_err(damaged)?;
+    let layer = match family.traits.draft_layer {
+        Some(read) => read(&config, &target.layers, &target.names).map_err(damaged)?,
+        None => None,
+    };
+    let model = format!("a {} model", target.architecture);
+    let Some(layer) = layer else {
+        let why = format!(
+            "it drafts with a model's own draft layer, and this one has none; {} may have one",
+            families::with_draft_layers()
+        );
+        return Err(ConfigError::conflict(ALGORITHM, model, why, OTHERS));
+    };
+    if target.checkpoint != CheckpointFormat::Floats {
+        let why = "draft layers of quantized checkpoints are not served";
+        return Err(ConfigError::conflict(ALGORITHM, model, why, OTHERS));
+    }
+    if target.load_format == LoadFormat::Auto {
+        check_stored(target, &layer.names)?;
+    }
+    Ok(DraftModel {
+        model: ModelConfig {
+            layers: vec![layer.spec],
+            ..target.clone()
+        },
+        kind: DraftKind::Nextn(layer.names),
+        own_embedding: false,
+        own_head: false,
+    })
+}
+
+/// Checks that the files have the draft layer: many copies of models leave it out.
+fn check_stored(target: &ModelConfig, names: &NextnNames) -> Result<(), ConfigError> {
+    // Files that can't be read are reported by the code that loads the model.
+    let Some(stored) = tensor_names(&target.path).ok().flatten() else {
+        return Ok(());
+    };
+    let name = format!("{}.weight", names.projection);
+    if stored.contains(&name) {
+        return Ok(());
+    }
+    let why = format!(
+        "config.json tells of a draft layer, but the folder has no {name}: this copy of the model \
+         leaves the layer out"
+    );
+    let remedy = format!("Get a copy that has it. Or: {OTHERS}");
+    let model = format!("the model in {}", target.path.display());
+    Err(ConfigError::conflict(ALGORITHM, model, why, remedy))
+}

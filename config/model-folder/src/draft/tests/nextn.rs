@@ -1,0 +1,65 @@
+use std::path::{Path, PathBuf};
+
+use lockstep_types::{DraftKind, Mlp, ModelConfig};
+
+use crate::testing::{folder, llama};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/fixtures")
+        .join(name)
+}
+
+fn model(folder: &Path) -> ModelConfig {
+    crate::load(folder).expect("a served model")
+}
+
+#[test]
+fn a_draft_layer_follows_the_last_layer() {
+    let target = model(&fixture("nextn/glm4_moe"));
+    for path in [None, Some(target.path.as_path())] {
+        let draft = crate::draft::nextn(path, &target).expect("a draft layer");
+        assert!(draft.is_in_target() && !draft.own_embedding && !draft.own_head);
+        let [layer] = &draft.model.layers[..] else {
+            panic!("{} layers", draft.model.layers.len());
+        };
+        assert!(matches!(layer.mlp, Mlp::Experts(_)), "not the first layer");
+        let DraftKind::Nextn(names) = draft.kind else {
+            panic!("{:?}", draft.kind);
+        };
+        assert_eq!(names.layer, "model.layers.3");
+        assert_eq!(names.projection, "model.layers.3.eh_proj");
+        assert_eq!(names.norm, "model.layers.3.shared_head.norm");
+    }
+}
+
+#[test]
+fn models_without_a_draft_layer_say_so() {
+    let refused = |path: Option<&Path>, target: &ModelConfig, names: &[&str]| {
+        let error = crate::draft::nextn(path, target).expect_err("no draft layer");
+        let error = error.to_string();
+        for name in names {
+            assert!(error.contains(name), "{name:?} is not in: {error}");
+        }
+    };
+    let plain = folder(&llama(), None);
+    let names = ["NEXTN", "this one has none", "Glm4Moe", "or NGRAM"];
+    refused(None, &model(plain.path()), &names);
+    // A copy that leaves the layer out.
+    let names = ["NEXTN", "model.layers.3.eh_proj", "leaves the layer out"];
+    refused(None, &model(&fixture("architectures/glm4_moe")), &names);
+    let target = model(&fixture("nextn/glm4_moe"));
+    let names = ["--speculative-draft-model-path", "own folder"];
+    refused(Some(plain.path()), &target, &names);
+    let several = |count: usize| {
+        let text = std::fs::read(target.path.join("config.json")).expect("a file");
+        let mut config: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        config["num_nextn_predict_layers"] = count.into();
+        folder(&config, None)
+    };
+    let none = several(0);
+    refused(None, &model(none.path()), &["this one has none"]);
+    let two = several(2);
+    let names = ["num_nextn_predict_layers", "several draft layers"];
+    refused(None, &model(two.path()), &names);
+}

@@ -1,0 +1,121 @@
+//! A model's own draft layer against a plain construction in PyTorch.
+
+use std::{fs, path::PathBuf};
+
+use lockstep_backend::Backend;
+use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions};
+use lockstep_collective::Single;
+use lockstep_model::HiddenSource;
+use lockstep_types::{DraftModel, Dtype, KvCacheDtype, ModelConfig};
+
+use crate::{
+    head::{Rig, Setup, argmax},
+    naive::Naive,
+    pass::fixture,
+    support::cpu,
+};
+
+#[derive(serde::Deserialize)]
+struct Golden {
+    prompts: Vec<Prompt>,
+}
+
+#[derive(serde::Deserialize)]
+struct Prompt {
+    ids: Vec<u32>,
+    /// The target's token behind them.
+    next: u32,
+    /// For each draft of a chain, the likeliest tokens and their logits.
+    drafts: Vec<Vec<(u32, f32)>>,
+}
+
+const TOLERANCE: f32 = 5e-4;
+
+fn folder() -> PathBuf {
+    fixture("../nextn/glm4_moe")
+}
+
+fn golden() -> Vec<Prompt> {
+    let text = fs::read(folder().join("golden.json")).unwrap();
+    serde_json::from_slice::<Golden>(&text).unwrap().prompts
+}
+
+/// The target and its draft layer.
+pub fn models() -> (ModelConfig, DraftModel) {
+    let target = lockstep_model_folder::load(&folder()).unwrap();
+    let draft = lockstep_model_folder::draft::nextn(None, &target).unwrap();
+    (target, draft)
+}
+
+/// Returns the logits of each draft of the golden's chains, in f32.
+fn drafted(backend: impl Backend, chunk: usize, page_size: usize) -> Vec<Vec<Vec<f32>>> {
+    let (target, draft) = models();
+    let setup = Setup {
+        page_size,
+        chunk,
+        kv_dtype: KvCacheDtype::Float32,
+        positions: 80,
+    };
+    let mut rig = Rig::new(backend, &target, &draft, setup);
+    let chain = |prompt: Prompt| {
+        let slot = 1;
+        assert_eq!(rig.prefill(&prompt.ids, slot), Some(prompt.next));
+        let (backend, drafting) = rig.drafting();
+        let mut source = HiddenSource::Root(slot);
+        let mut chain: Vec<Vec<f32>> = Vec::new();
+        for position in prompt.ids.len()..prompt.ids.len() + prompt.drafts.len() {
+            if let Some(token) = chain.last().map(|logits| argmax(logits)) {
+                drafting.next(backend, position - 1, source, token);
+                source = HiddenSource::Output(0);
+            }
+            chain.push(drafting.logits(backend, &[source]));
+        }
+        chain
+    };
+    golden().into_iter().map(chain).collect()
+}
+
+fn check(found: &[Vec<Vec<f32>>]) {
+    for (prompt, chain) in golden().iter().zip(found) {
+        for (step, (top5, logits)) in prompt.drafts.iter().zip(chain).enumerate() {
+            for (token, expected) in top5 {
+                let error = (logits[*token as usize] - expected).abs();
+                let length = prompt.ids.len();
+                assert!(error <= TOLERANCE, "{length}, draft {step}: off by {error}");
+            }
+            if top5[0].1 - top5[1].1 > 2.0 * TOLERANCE {
+                assert_eq!(argmax(logits), top5[0].0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_draft_layer_drafts_as_the_reference_does() {
+    let exact = || cpu(Dtype::Float32, Box::new(Single::new()));
+    let whole = drafted(exact(), usize::MAX, 16);
+    check(&whole);
+    for (chunk, page_size) in [(1, 1), (7, 3), (64, 64)] {
+        assert!(drafted(exact(), chunk, page_size) == whole);
+    }
+    check(&drafted(
+        Naive::new(Box::new(Single::new())),
+        usize::MAX,
+        16,
+    ));
+}
+
+/// Cargo runs this on the fake GPU.
+#[test]
+fn a_draft_layer_drafts_as_the_reference_does_on_cuda() {
+    let _order = lockstep_fake_cuda::order(5);
+    let options = CudaOptions {
+        ordinal: 0,
+        dtype: Dtype::Float32,
+        kernels: None,
+        graphs: vec![1, 2],
+        collectives: CollectiveOptions::default(),
+    };
+    let backend = CudaBackend::new(&options, Box::new(Single::new())).unwrap();
+    check(&drafted(backend, 40, 16));
+}
