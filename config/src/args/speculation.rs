@@ -26,9 +26,9 @@ pub struct SpeculationArgs {
     /// What drafts tokens for the model to verify, several in one pass
     /// [default: none; demo model: EAGLE3].
     ///
-    /// EAGLE3 and EAGLE use a small head trained for the model, DFLASH a small
-    /// model trained for it that fills a whole block of tokens in one pass,
-    /// STANDALONE a smaller model with the same tokenizer, NGRAM the texts seen
+    /// EAGLE3 and EAGLE use a small head trained for the model, NEXTN a layer
+    /// of the model's own that drafts, DFLASH a small model trained for it that
+    /// fills a whole block of tokens in one pass, STANDALONE a smaller model with the same tokenizer, NGRAM the texts seen
     /// so far.
     /// JUMP_FORWARD drafts only text that a request's constraint forces, which
     /// all others draft too. `none` turns drafting off. Whatever is drafted,
