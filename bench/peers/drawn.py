@@ -103,6 +103,37 @@ GEMMA3_1B = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+QWEN35_08B = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "model_type": "qwen3_5_text",
+    "hidden_size": 1024,
+    "intermediate_size": 3584,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 16,
+    "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 6,
+    "attention_bias": False,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e7,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [11, 11, 10],
+        "mrope_interleaved": True,
+    },
+    "partial_rotary_factor": 0.25,
+    "mtp_num_hidden_layers": 1,
+    "tie_word_embeddings": True,
+    "vocab_size": 248_320,
+    "eos_token_id": 2,
+}
 
 
 @dataclass(frozen=True)
@@ -146,14 +177,18 @@ def tensors(config: dict) -> Iterator[Tensor]:
     """The tensors of a model, layer after layer."""
     hidden, kind = config["hidden_size"], config["model_type"]
     tied = config["tie_word_embeddings"]
-    # Gemma stores norms as distances from one. A tied table is drawn small and the last norm large, or a token's own
+    # Some store norms as distances from one. A tied table is drawn small and the last norm large, or a token's own
     # row would win every logit.
-    centre = 0.0 if kind == "gemma3_text" else 1.0
+    centre = 0.0 if kind in ("gemma3_text", "qwen3_5_text") else 1.0
+    blocks = {"qwen3_moe": mixture, "gpt_oss": packed_mixture, "gemma3_text": gated, "qwen3_5_text": gated}
     yield Plain("model.embed_tokens.weight", (config["vocab_size"], hidden), 0.45 * hidden**-0.5 if tied else 0.8)
     for number in range(config["num_hidden_layers"]):
         layer = f"model.layers.{number}"
-        yield from attention(config, f"{layer}.self_attn", centre)
-        yield from {"qwen3_moe": mixture, "gpt_oss": packed_mixture, "gemma3_text": gated}[kind](config, f"{layer}.mlp")
+        if config.get("layer_types", [""] * (number + 1))[number] == "linear_attention":
+            yield from delta_rule(config, f"{layer}.linear_attn")
+        else:
+            yield from attention(config, f"{layer}.self_attn", centre)
+        yield from blocks[kind](config, f"{layer}.mlp")
         norms = ["input_layernorm", "post_attention_layernorm"]
         if kind == "gemma3_text":
             norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
@@ -161,13 +196,17 @@ def tensors(config: dict) -> Iterator[Tensor]:
     yield Plain("model.norm.weight", (hidden,), 0.2, centre + 6 if tied else centre)
     if not tied:
         yield matrix("lm_head", config["vocab_size"], hidden, 3.0)
+    if config.get("mtp_num_hidden_layers"):
+        yield from draft_layer(config, centre)
 
 
 def attention(config: dict, name: str, centre: float) -> Iterator[Tensor]:
     """Projections, with what the family adds to them: biases and sinks, or norms of queries and keys."""
     hidden, head_dim = config["hidden_size"], config["head_dim"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    shapes = {"q_proj": heads, "k_proj": kv_heads, "v_proj": kv_heads}
+    # Qwen3.5's queries bring a gate each for the output.
+    gates = 2 if config["model_type"] == "qwen3_5_text" else 1
+    shapes = {"q_proj": gates * heads, "k_proj": kv_heads, "v_proj": kv_heads}
     for part, count in shapes.items():
         yield matrix(f"{name}.{part}", count * head_dim, hidden)
     yield matrix(f"{name}.o_proj", hidden, heads * head_dim)
@@ -179,6 +218,32 @@ def attention(config: dict, name: str, centre: float) -> Iterator[Tensor]:
         yield Plain(f"{name}.sinks", (heads,), 1.0, 1.0)
     else:
         yield from (Plain(f"{name}.{part}_norm.weight", (head_dim,), 0.2, centre) for part in "qk")
+
+
+def draft_layer(config: dict, centre: float) -> Iterator[Tensor]:
+    """Qwen3.5's own draft layer, of full attention."""
+    hidden = config["hidden_size"]
+    yield matrix("mtp.fc", hidden, 2 * hidden)
+    yield from attention(config, "mtp.layers.0.self_attn", centre)
+    yield from gated(config, "mtp.layers.0.mlp")
+    norms = ["pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"]
+    norms += ["layers.0.input_layernorm", "layers.0.post_attention_layernorm"]
+    yield from (Plain(f"mtp.{norm}.weight", (hidden,), 0.2, centre) for norm in norms)
+
+
+def delta_rule(config: dict, name: str) -> Iterator[Tensor]:
+    """A gated delta rule: projections, a short convolution, and decays under which states neither vanish nor stay."""
+    hidden, dims = config["hidden_size"], (config["linear_key_head_dim"], config["linear_value_head_dim"])
+    heads = (config["linear_num_key_heads"], config["linear_num_value_heads"])
+    keys, values = (count * dim for count, dim in zip(heads, dims, strict=True))
+    shapes = {"in_proj_qkv": 2 * keys + values, "in_proj_z": values, "in_proj_b": heads[1], "in_proj_a": heads[1]}
+    for part, outputs in shapes.items():
+        yield matrix(f"{name}.{part}", outputs, hidden)
+    yield Plain(f"{name}.conv1d.weight", (2 * keys + values, 1, config["linear_conv_kernel_dim"]), 0.45)
+    yield Plain(f"{name}.dt_bias", (heads[1],), 1.0, -2.0)
+    yield Plain(f"{name}.A_log", (heads[1],), 0.8, -1.0)
+    yield Plain(f"{name}.norm.weight", (dims[1],), 0.2, 1.0)
+    yield matrix(f"{name}.out_proj", hidden, values)
 
 
 def mixture(config: dict, name: str) -> Iterator[Tensor]:
