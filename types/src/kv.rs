@@ -145,6 +145,7 @@ mod tests {
             }),
             norms: Norms::Before,
             rms_norm_eps: 1e-5,
+            scale: 1.0,
         };
         ModelConfig {
             path: "model".into(),

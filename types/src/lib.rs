@@ -48,7 +48,7 @@ pub use model::{
     Activation, Architecture, AttentionNames, AttentionSpec, ExpertGate, ExpertTensors,
     ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, LongRope, Mixer, Mlp,
     ModelConfig, Multipliers, NormKind, Norms, PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling,
-    RopeConfig, RopeScaling, RouterWeights, Routing, SharedExpert,
+    RopeConfig, RopeScaling, RouterWeights, Routing, SharedExpert, Values,
 };
 pub use names::TensorNames;
 pub use reserve::ReserveConfig;

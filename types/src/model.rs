@@ -16,6 +16,7 @@ use crate::{
 
 pub use mixer::{
     AttentionNames, AttentionSpec, LongRope, Mixer, QkNorm, QueryScaling, RopeConfig, RopeScaling,
+    Values,
 };
 pub use mlp::{
     Activation, ExpertGate, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec,
@@ -93,6 +94,8 @@ pub struct LayerSpec {
     pub norms: Norms,
     /// Added to the mean square, or to the variance, in the layer's norms.
     pub rms_norm_eps: f32,
+    /// Factor of the residual stream behind the layer; one in most families.
+    pub scale: f32,
 }
 
 /// Kind of a model's norms.
@@ -207,6 +210,14 @@ impl ModelConfig {
     pub fn served(&self) -> Option<usize> {
         let mut layers = self.attentions();
         layers.find_map(|layer| Some(layer.rope.long.as_ref()?.served))
+    }
+
+    /// Returns the number by which the residual stream is kept divided before layer `number`, so
+    /// that blocks add their outputs without a factor. Norms of the stream take no notice of it.
+    /// Example: behind layers of the scales 0.5 and 0.8 it is 0.4.
+    pub fn stream_divisor(&self, number: usize) -> f32 {
+        let scales = self.layers.iter().take(number).map(|layer| layer.scale);
+        scales.fold(self.multipliers.residual, |all, scale| all * scale)
     }
 
     /// Returns the attention of each layer.

@@ -24,6 +24,9 @@ pub struct TensorNames {
     pub mixer_output_norm: String,
     /// Norm of the output of a layer's MLP, likewise.
     pub mlp_output_norm: String,
+    /// Factor of the residual stream behind a layer: the whole name below the layer's prefix.
+    /// `None` where layers have none.
+    pub layer_scale: Option<String>,
 }
 
 /// Names of Llama, and of the families that are written as Llamas.
@@ -39,6 +42,7 @@ impl Default for TensorNames {
             mlp_norm: name("post_attention_layernorm"),
             mixer_output_norm: name("post_attention_layernorm"),
             mlp_output_norm: name("post_feedforward_layernorm"),
+            layer_scale: None,
         }
     }
 }

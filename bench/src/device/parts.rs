@@ -184,6 +184,7 @@ pub fn unnormed<'a, M, V, R>(shape: &'a AttentionShape, rope: &'a R) -> Attend<'
         shape,
         q_norm: None,
         k_norm: None,
+        v_norm: None,
         eps: EPS,
         rope,
         sinks: None,

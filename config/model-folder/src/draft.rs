@@ -95,12 +95,12 @@ pub fn eagle3(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigErr
             return Err(damaged(folder.config.unsupported(key, remedy)));
         }
     }
-    if target.multipliers.residual != 1.0 {
+    if target.stream_divisor(target.layers.len()) != 1.0 {
         return Err(ConfigError::file(
             OPTION,
             path,
             format!(
-                "EAGLE-3 heads are not served for {} models, whose residual stream has a factor of \
+                "EAGLE-3 heads are not served for {} models, whose residual stream has factors of \
                  its own. Give a smaller model of the family, or another --speculative-algorithm.",
                 target.architecture
             ),

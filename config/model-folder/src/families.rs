@@ -5,6 +5,7 @@ mod activation;
 mod dense;
 mod experts;
 mod gemma;
+mod gemma4;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
@@ -89,6 +90,7 @@ impl Traits {
 const SERVED: &[&Family] = &[
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &gemma4::FAMILY,
     &glm4_moe::FAMILY,
     &gpt_oss::FAMILY,
     &granite::FAMILY,

@@ -10,6 +10,7 @@ mod head;
 mod model;
 mod numbers;
 mod raw;
+mod scales;
 mod tokenizer;
 
 pub use families::served;

@@ -10,7 +10,7 @@ use lockstep_types::{
 
 use crate::families::{self, Family, TextModel};
 use crate::raw::Raw;
-use crate::{checkpoint, head, tokenizer};
+use crate::{checkpoint, head, scales, tokenizer};
 
 /// Largest believable number of parameters; larger sizes are damage.
 const LARGEST_MODEL: f64 = 1e14;
@@ -65,10 +65,12 @@ impl Described {
 
     /// Finds the prefix of a wrapped text model's tensors. It depends on the age of the files
     /// alone, so it is read from the names that are stored. Of a checkpoint of 8-bit floats,
-    /// also finds the projections that are no such floats. Missing or damaged weights are
-    /// reported by the code that loads them.
-    #[must_use]
-    pub fn with_names(mut self) -> Self {
+    /// also finds the projections that are no such floats, and reads the factors of layers. Missing
+    /// or damaged weights are reported by the code that loads them.
+    ///
+    /// # Errors
+    /// [`ModelConfigError::Malformed`] if a factor of a layer is missing or wrong.
+    pub fn with_names(mut self) -> Result<Self, ModelConfigError> {
         let stored = || tensor_names(&self.model.path).ok().flatten();
         if self.wrapped
             && let Some(stored) = stored()
@@ -77,7 +79,8 @@ impl Described {
         }
         let ModelConfig { path, names, .. } = &self.model;
         self.model.checkpoint = checkpoint::with_floats(self.model.checkpoint.clone(), path, names);
-        self
+        scales::read(&mut self.model)?;
+        Ok(self)
     }
 
     /// Looks at the stored tensors: finds their names like [`Self::with_names`], then compares
@@ -86,10 +89,10 @@ impl Described {
     /// tables are read whole, others up to the first difference.
     ///
     /// # Errors
-    /// [`ModelConfigError::Malformed`] if the tables can't be read. Missing or damaged weights
+    /// [`ModelConfigError::Malformed`] if the tables can't be read, or a factor of a layer. Missing or damaged weights
     /// are reported by the code that loads them.
     pub fn with_weights(self) -> Result<Self, ModelConfigError> {
-        let mut named = self.with_names();
+        let mut named = self.with_names()?;
         let (dir, names) = (&named.model.path, &named.model.names);
         if named.model.tie_word_embeddings
             && head::differs(dir, names).map_err(|error| ModelConfigError::Malformed {

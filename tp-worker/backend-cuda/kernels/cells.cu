@@ -10,6 +10,7 @@ struct Heads {
     float* qkv;                 // as large, written; may be the only part of the sums
     const float* q_norm;        // [HEAD_DIM], or null
     const float* k_norm;        // [HEAD_DIM], or null
+    const float* v_norm;        // [HEAD_DIM], or null
     const float* cos;           // [positions, half]
     const float* sin;           // [positions, half]
     const float* query_scales;  // [positions], or null: factors of queries behind their rotation
@@ -52,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) rotate_and_store(Heads 
     const unsigned head = blockIdx.y * WARPS + warp, rotates = a.heads + a.kv_heads;
     const unsigned columns = HEAD_DIM - min(lane, (unsigned)HEAD_DIM);
     // Biases and weights come from far, so they are on their way while earlier work is done.
-    const float* norm = head < a.heads ? a.q_norm : head < rotates ? a.k_norm : nullptr;
+    const float* norm = head < a.heads ? a.q_norm : head < rotates ? a.k_norm : a.v_norm;
     float bias[OWN], weight[OWN];
     if (head < rotates + a.kv_heads) biases_of(a.sums, head * HEAD_DIM + lane, 32, columns, bias);
     UNROLL

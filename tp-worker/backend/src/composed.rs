@@ -28,12 +28,18 @@ pub(crate) fn attend<B: Ops>(
     inputs: &B::Inputs,
     out: &mut B::Tensor,
 ) {
-    let (shape, keys) = (op.shape, op.shape.heads..op.shape.heads + op.shape.kv_heads);
-    if let Some(weight) = op.q_norm {
-        backend.head_norm(qkv, shape, 0..shape.heads, weight, op.eps);
-    }
-    if let Some(weight) = op.k_norm {
-        backend.head_norm(qkv, shape, keys, weight, op.eps);
+    let shape = op.shape;
+    let keys = shape.heads..shape.heads + shape.kv_heads;
+    let values = keys.end..keys.end + shape.kv_heads;
+    let kinds = [
+        (0..shape.heads, op.q_norm),
+        (keys, op.k_norm),
+        (values, op.v_norm),
+    ];
+    for (heads, weight) in kinds {
+        if let Some(weight) = weight {
+            backend.head_norm(qkv, shape, heads, weight, op.eps);
+        }
     }
     backend.rope(qkv, shape, op.rope, inputs);
     backend.attention(cache, layer, qkv, shape, op.sinks, inputs, out);

@@ -219,7 +219,9 @@ pub struct Attend<'a, M, V, R> {
     pub q_norm: Option<&'a V>,
     /// Weight `[head_dim]` of the norm of each key head.
     pub k_norm: Option<&'a V>,
-    /// Added to the mean square in both norms.
+    /// Weight `[head_dim]` of the norm of each value head.
+    pub v_norm: Option<&'a V>,
+    /// Added to the mean square in these norms.
     pub eps: f32,
     /// Angles of every position.
     pub rope: &'a R,

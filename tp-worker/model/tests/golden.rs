@@ -98,7 +98,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 44] = [
+const CASES: [&str; 46] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -141,6 +141,8 @@ const CASES: [&str; 44] = [
     "gemma3",
     "gemma3_old_config",
     "gemma3_wrapped",
+    "gemma4",
+    "gemma4_wrapped",
     "starcoder2",
     "ministral3",
 ];

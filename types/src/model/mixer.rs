@@ -33,6 +33,8 @@ pub struct AttentionSpec {
     pub rope: RopeConfig,
     /// Norms of q and k.
     pub qk_norm: QkNorm,
+    /// Projection and norm of values.
+    pub values: Values,
     /// True if q, k and v have biases.
     pub qkv_bias: bool,
     /// True if the output projection has a bias.
@@ -80,6 +82,20 @@ impl Default for AttentionNames {
             sinks: name("self_attn.sinks"),
         }
     }
+}
+
+/// Projection and norm of values.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Values {
+    /// A projection of their own.
+    #[default]
+    Projected,
+    /// A projection of their own, and a norm of each head without weights.
+    Normed,
+    /// The projection of the keys before their norm and rotation, and a norm of each head without
+    /// weights.
+    NormedKeys,
 }
 
 /// Norms of queries and keys, before their rotation.
@@ -182,6 +198,11 @@ pub enum RopeScaling {
         /// True if the ends of the ramp are rounded to whole pairs.
         truncate: bool,
     },
+    /// Frequencies as of a rotation of the whole head, of which the first `pairs` rotate.
+    Proportional {
+        /// Pairs that rotate.
+        pairs: usize,
+    },
     /// All positions divided by `factor`.
     Linear {
         /// The divisor.
@@ -234,6 +255,7 @@ impl AttentionSpec {
             window: None,
             rope: RopeConfig::plain(10_000.0),
             qk_norm: QkNorm::None,
+            values: Values::Projected,
             qkv_bias: false,
             output_bias: false,
             sinks: false,

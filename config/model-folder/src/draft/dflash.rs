@@ -44,7 +44,7 @@ pub(super) fn read(folder: &Folder, target: &ModelConfig) -> Result<DraftModel, 
     let mut model = crate::model::dflash(path, config).map_err(damaged)?;
     keys.check_target(target).map_err(damaged)?;
     made_for(path, "draft model", &model, target)?;
-    if target.multipliers.residual != 1.0 {
+    if target.stream_divisor(target.layers.len()) != 1.0 {
         return Err(ConfigError::file(
             OPTION,
             path,

@@ -121,6 +121,7 @@ impl Dense {
             mlp: mlp(number),
             norms: self.norms,
             rms_norm_eps,
+            scale: 1.0,
         };
         let depth = depth(config)?;
         let types = layer_types::read(config, depth)?;

@@ -41,7 +41,7 @@ pub(super) const GEMMA3: Family = Family {
 /// Key for the bound of scores.
 const SCORE_CAP: &str = "attn_logit_softcapping";
 /// Key for the bound of logits.
-const LOGIT_CAP: &str = "final_logit_softcapping";
+pub(super) const LOGIT_CAP: &str = "final_logit_softcapping";
 /// Key of the number whose root divides scores.
 const QUERY_SCALE: &str = "query_pre_attn_scalar";
 /// Keys of the interval of full layers, in older files of Gemma 3.
@@ -107,7 +107,7 @@ fn names() -> TensorNames {
 
 /// Reads the factor of embeddings, the root of their width. transformers rounds it to the type of
 /// the weights, and so was the model trained.
-fn multipliers(config: &Raw) -> Result<Multipliers, ModelConfigError> {
+pub(super) fn multipliers(config: &Raw) -> Result<Multipliers, ModelConfigError> {
     let root = (config.required("hidden_size")? as f64).sqrt() as f32;
     let dtype = match config.text("dtype")? {
         Some(dtype) => Some(dtype),

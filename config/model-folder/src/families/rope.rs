@@ -119,9 +119,24 @@ fn agrees(config: &Raw, found: RopeScaling) -> Result<(), ModelConfigError> {
     Err(config.wrong(SCALING, message))
 }
 
+/// Reads how many pairs rotate at the frequencies of a whole head, as in Gemma 4.
+fn proportional(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigError> {
+    if rope.number("factor")?.is_some_and(|factor| factor != 1.0) {
+        return Err(rope.unsupported("factor", "it must be 1 in a proportional rotation"));
+    }
+    let part = rope.number(FACTOR)?.unwrap_or(1.0);
+    if !(0.0..=1.0).contains(&part) {
+        return Err(rope.wrong(FACTOR, format!("is {part}, no part of a head")));
+    }
+    Ok(RopeScaling::Proportional {
+        pairs: (part * config.required("head_dim")? as f64 / 2.0) as usize,
+    })
+}
+
 /// Checks that the whole head is rotated.
 fn whole(object: &Raw) -> Result<(), ModelConfigError> {
     match object.number(FACTOR)? {
+        _ if object.text("rope_type")? == Some("proportional") => Ok(()),
         Some(factor) if factor != 1.0 => {
             Err(object.unsupported(FACTOR, "the whole head must be rotated"))
         }
@@ -167,6 +182,7 @@ fn scaling(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigError> {
         // Its divisors belong to single pairs: see [`long`].
         "longrope" | "su" => Ok(RopeScaling::Default),
         "yarn" => yarn::read(config, rope),
+        "proportional" => proportional(config, rope),
         _ => Err(rope.unsupported(
             key,
             "served are default, linear, llama3, longrope and yarn; where the model card allows it, remove \

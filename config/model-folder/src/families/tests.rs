@@ -1,4 +1,5 @@
 mod factors;
+mod gemma4;
 mod gpt_oss;
 mod keys;
 mod layers;
@@ -256,7 +257,7 @@ fn what_a_wrapper_does_not_say_plainly_is_refused() {
             "`text_config.logit_scale` is 0.5",
         ),
         (
-            text(json!({"model_type": "gemma4_text"})),
+            text(json!({"model_type": "gemma3n_text"})),
             json!({}),
             "`text_config.model_type`",
         ),

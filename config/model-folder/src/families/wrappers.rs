@@ -31,8 +31,9 @@ const fn wrapper(class_name: &'static str, model_type: &'static str) -> Wrapper 
 }
 
 /// All wrappers that are served.
-const WRAPPERS: [Wrapper; 9] = [
+const WRAPPERS: [Wrapper; 10] = [
     wrapper("Gemma3ForConditionalGeneration", "gemma3"),
+    wrapper("Gemma4ForConditionalGeneration", "gemma4"),
     wrapper("InternVLForConditionalGeneration", "internvl"),
     wrapper("LlavaForConditionalGeneration", "llava"),
     wrapper("LlavaNextForConditionalGeneration", "llava_next"),

@@ -47,6 +47,7 @@ fn a_llama_is_read_whole() {
             }),
             norms: Norms::Before,
             rms_norm_eps: 1e-5,
+            scale: 1.0,
         }
     );
     assert_eq!(

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 44] = [
+const MODELS: [&str; 46] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -58,6 +58,8 @@ const MODELS: [&str; 44] = [
     "gemma3",
     "gemma3_old_config",
     "gemma3_wrapped",
+    "gemma4",
+    "gemma4_wrapped",
     "starcoder2",
     "ministral3",
 ];

@@ -90,11 +90,14 @@ impl Ops for CudaBackend {
         eps: f32,
     ) {
         let keys = shape.heads..shape.heads + shape.kv_heads;
-        let queries = heads == (0..shape.heads);
-        assert!(queries || heads == keys, "heads of a kind are normed");
+        let values = keys.end..keys.end + shape.kv_heads;
+        let kinds = [0..shape.heads, keys, values];
+        assert!(kinds.contains(&heads), "heads of a kind are normed");
+        let [queries, keys, values] = kinds.map(|kind| (kind == heads).then_some(weight));
         let norms = HeadNorms {
-            queries: queries.then_some(weight),
-            keys: (!queries).then_some(weight),
+            queries,
+            keys,
+            values,
             eps,
         };
         let done = self.norm_heads(shape, qkv, norms);
@@ -353,6 +356,7 @@ fn norms_of<'a>(op: &Attend<'a, CudaMatrix, Buffer<f32>, Rope>) -> HeadNorms<'a>
     HeadNorms {
         queries: op.q_norm,
         keys: op.k_norm,
+        values: op.v_norm,
         eps: op.eps,
     }
 }

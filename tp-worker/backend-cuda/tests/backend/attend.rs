@@ -55,6 +55,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, way: Way) -> Vec<Vec<f32>> {
     let rope = gpu.load_rope(rope).unwrap();
     let q_norm = gpu.load_vector(&noise(2, 16)).unwrap();
     let k_norm = gpu.load_vector(&noise(3, 16)).unwrap();
+    let v_norm = gpu.load_vector(&noise(4, 16)).unwrap();
     let sinks = gpu.load_vector(&noise(9, SHAPE.heads)).unwrap();
     let sinks = Some(&sinks);
     let width = SHAPE.qkv_width();
@@ -113,6 +114,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, way: Way) -> Vec<Vec<f32>> {
             shape: &SHAPE,
             q_norm: Some(&q_norm),
             k_norm: Some(&k_norm),
+            v_norm: Some(&v_norm),
             eps: 1e-6,
             rope: &rope,
             sinks,
@@ -137,6 +139,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, way: Way) -> Vec<Vec<f32>> {
         if way == Way::Apart {
             gpu.head_norm(&mut qkv, &SHAPE, 0..4, &q_norm, 1e-6);
             gpu.head_norm(&mut qkv, &SHAPE, 4..6, &k_norm, 1e-6);
+            gpu.head_norm(&mut qkv, &SHAPE, 6..8, &v_norm, 1e-6);
             gpu.rope(&mut qkv, &SHAPE, &rope, &inputs);
             gpu.attention(&mut cache, 1, &qkv, &SHAPE, sinks, &inputs, &mut out);
         }

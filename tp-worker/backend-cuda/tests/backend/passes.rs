@@ -206,6 +206,7 @@ impl Layer {
             shape: &SHAPE,
             q_norm: None,
             k_norm: None,
+            v_norm: None,
             eps,
             rope: &self.rope,
             sinks: None,

@@ -50,7 +50,7 @@ pub trait Ops: Memory {
         out: &mut Self::Tensor,
     );
     /// RMS norm over each head of `qkv`'s columns `first_head..first_head + heads`, in
-    /// place (Qwen3's q and k norms); `weight` has `head_dim` values.
+    /// place (Qwen3's q and k norms, Gemma 4's of values); `weight` has `head_dim` values.
     fn head_norm(
         &mut self,
         qkv: &mut Self::Tensor,

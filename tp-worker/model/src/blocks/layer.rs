@@ -44,17 +44,18 @@ impl Variants {
 impl Layer<Listed> {
     /// Lists the tensors of the layer at `place`, whose blocks find their own among `variants`.
     pub fn listed(place: &LayerPlace<'_>, variants: &Variants) -> Self {
-        let (model, spec) = (place.model, place.spec());
+        let (model, spec, number) = (place.model, place.spec(), place.number);
         let (names, eps) = (&model.names, spec.rms_norm_eps);
         let output_norm = |name: &str| {
             let after = spec.norms.after();
-            after.then(|| Norm::of_output(model, &place.name(name), eps))
+            after.then(|| Norm::of_output(model, number, &place.name(name), eps))
         };
         let before = spec.norms.before();
         Self {
             mixer: Mixer::listed(place, &variants.mixers),
             mixer_output_norm: output_norm(&names.mixer_output_norm),
-            mlp_norm: before.then(|| Norm::of_stream(model, &place.name(&names.mlp_norm), eps)),
+            mlp_norm: before
+                .then(|| Norm::of_stream(model, number, &place.name(&names.mlp_norm), eps)),
             mlp: Mlp::listed(place, &variants.mlps),
             mlp_output_norm: output_norm(&names.mlp_output_norm),
         }

@@ -50,6 +50,8 @@ impl Linear<Listed> {
                 tensors: tensors("bias"),
                 plus_one: false,
                 stack: 1,
+                ones: 0,
+                over: 1.0,
             }),
         }
     }

@@ -15,18 +15,21 @@ pub(crate) struct Norm<F: Form> {
 }
 
 impl Norm<Listed> {
-    /// Lists a norm of the residual stream of `model` whose tensors are `name`, without `.weight`.
+    /// Lists a norm of the residual stream of `model` before layer `number`, whose tensors are
+    /// `name`, without `.weight`.
     ///
-    /// The stream is kept divided by the model's residual multiplier, so that blocks add their
-    /// outputs as they are. A norm takes no notice of the divisor if its epsilon is divided too,
-    /// by the square.
-    pub fn of_stream(model: &ModelConfig, name: &str, eps: f32) -> Self {
-        Self::listed(model, name, eps / model.multipliers.residual.powi(2))
+    /// The stream is kept divided: see [`ModelConfig::stream_divisor`]. A norm takes no notice of
+    /// the divisor if its epsilon is divided too, by the square.
+    pub fn of_stream(model: &ModelConfig, number: usize, name: &str, eps: f32) -> Self {
+        Self::listed(model, name, eps / model.stream_divisor(number).powi(2))
     }
 
-    /// Lists a norm of the output of a block of `model`, likewise.
-    pub fn of_output(model: &ModelConfig, name: &str, eps: f32) -> Self {
-        Self::listed(model, name, eps)
+    /// Lists a norm of the output of a block of layer `number` of `model`, likewise. The output
+    /// joins the divided stream, so it is divided by the scales of the layers before.
+    pub fn of_output(model: &ModelConfig, number: usize, name: &str, eps: f32) -> Self {
+        let mut norm = Self::listed(model, name, eps);
+        norm.weight.over = model.stream_divisor(number) / model.multipliers.residual;
+        norm
     }
 
     fn listed(model: &ModelConfig, name: &str, eps: f32) -> Self {

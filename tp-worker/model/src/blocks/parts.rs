@@ -51,7 +51,7 @@ pub(crate) struct MatrixPart {
 }
 
 /// One rank's part of a vector: elements of one tensor, or of several, one after the other.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct VectorPart {
     /// The tensors, from first to last.
     pub tensors: Vec<TensorRows>,
@@ -59,6 +59,10 @@ pub(crate) struct VectorPart {
     pub plus_one: bool,
     /// Number of vectors of equal length that lie in each tensor, one behind the other.
     pub stack: usize,
+    /// Number of ones behind the elements of tensors.
+    pub ones: usize,
+    /// Divisor of all elements.
+    pub over: f32,
 }
 
 /// The rows of one tensor that a rank takes.
@@ -212,6 +216,19 @@ impl VectorPart {
             tensors: vec![TensorRows::of(name, len, vec![taken])],
             plus_one: false,
             stack: 1,
+            ones: 0,
+            over: 1.0,
+        }
+    }
+
+    /// Lists `len` ones, the weights of a norm that has none.
+    pub fn ones(len: usize) -> Self {
+        Self {
+            tensors: Vec::new(),
+            plus_one: false,
+            stack: 1,
+            ones: len,
+            over: 1.0,
         }
     }
 
@@ -222,12 +239,14 @@ impl VectorPart {
             tensors: vec![TensorRows::of(format!("{name}.weight"), len, taken)],
             plus_one: kind == NormKind::RmsUnitOffset,
             stack: 1,
+            ones: 0,
+            over: 1.0,
         }
     }
 
     /// Number of elements on this rank.
     pub fn len(&self) -> usize {
-        taken(&self.tensors)
+        taken(&self.tensors) + self.ones
     }
 }
 

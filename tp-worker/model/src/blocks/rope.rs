@@ -73,6 +73,7 @@ fn inverse_frequencies(rope: &RopeConfig, width: usize) -> Vec<f64> {
                     let kept = kept_by_yarn(rope, width, pair);
                     (1.0 - kept) * scaled(rope.scaling, frequency) + kept * frequency
                 }
+                RopeScaling::Proportional { pairs } if pair >= pairs => 0.0,
                 scaling => scaled(scaling, frequency),
             }
         })
@@ -111,7 +112,7 @@ fn kept_by_yarn(rope: &RopeConfig, width: usize, pair: usize) -> f64 {
 /// Scales one frequency like transformers' `modeling_rope_utils`.
 fn scaled(scaling: RopeScaling, frequency: f64) -> f64 {
     match scaling {
-        RopeScaling::Default => frequency,
+        RopeScaling::Default | RopeScaling::Proportional { .. } => frequency,
         RopeScaling::Unrotated => 0.0,
         RopeScaling::Linear { factor } | RopeScaling::Yarn { factor, .. } => frequency / factor,
         RopeScaling::Llama3 {

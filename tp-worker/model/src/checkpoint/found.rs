@@ -130,5 +130,9 @@ pub(crate) fn vector(source: &dyn Source, part: &VectorPart) -> Result<Vec<f32>,
     if part.plus_one {
         values.iter_mut().for_each(|value| *value += 1.0);
     }
+    values.extend(std::iter::repeat_n(1.0, part.ones));
+    if part.over != 1.0 {
+        values.iter_mut().for_each(|value| *value /= part.over);
+    }
     Ok(values)
 }

@@ -65,7 +65,7 @@ impl Decoder<Listed> {
             let spec = &model.layers[number];
             let name = format!("{}.{}", names.layer(number), names.mixer_norm);
             let before = spec.norms.before();
-            before.then(|| Norm::of_stream(model, &name, spec.rms_norm_eps))
+            before.then(|| Norm::of_stream(model, number, &name, spec.rms_norm_eps))
         };
         Self {
             embedding: embedding(model, shard.embedding.clone()),
@@ -74,7 +74,7 @@ impl Decoder<Listed> {
                 .then(|| head(model, shard.vocab.clone())),
             input_norms: (0..model.layers.len()).map(input_norm).collect(),
             layers: (0..model.layers.len()).map(layer).collect(),
-            norm: Norm::of_stream(model, &names.norm, model.rms_norm_eps),
+            norm: Norm::of_stream(model, model.layers.len(), &names.norm, model.rms_norm_eps),
         }
     }
 }

@@ -41,7 +41,7 @@ impl Dflash<Listed> {
             };
             Layer::listed(&place, &variants)
         };
-        let norm = |name: &str| Norm::of_stream(model, name, model.rms_norm_eps);
+        let norm = |name: &str| Norm::of_stream(model, 0, name, model.rms_norm_eps);
         let input_norm = |number| norm(&format!("{}.{}", names.layer(number), names.mixer_norm));
         let captured = CaptureSpec::of_draft(draft).width(target.hidden_size);
         let layers = 0..model.layers.len();

@@ -106,7 +106,7 @@ impl Eagle<Listed> {
             };
             Layer::listed(&place, &variants)
         };
-        let norm = |name: &str| Norm::of_stream(model, name, model.rms_norm_eps);
+        let norm = |name: &str| Norm::of_stream(model, 0, name, model.rms_norm_eps);
         let projection = |name, inputs| Linear::whole(name, hidden, inputs, present.fc_bias);
         let fc = |inputs| projection("fc", inputs);
         let table = |name, rows| MatrixPart::table(name, rows, hidden);

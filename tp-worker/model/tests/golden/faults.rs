@@ -2,7 +2,7 @@
 
 use lockstep_types::{
     Activation, Dtype, ExpertGate, ExpertTensors, ExpertsSpec, KvCacheDtype, Mlp, ModelConfig,
-    NormKind, RopeConfig, RopeScaling, RouterWeights,
+    NormKind, RopeConfig, RopeScaling, RouterWeights, Values,
 };
 
 use super::{F32_TOLERANCE, cases, cpu, max_error};
@@ -11,7 +11,7 @@ use crate::driver::{Feed, logits};
 /// A fixture, the mechanism that is left out, and the way to leave it out.
 type Fault = (&'static str, &'static str, fn(&mut ModelConfig));
 
-const FAULTS: [Fault; 35] = [
+const FAULTS: [Fault; 39] = [
     ("granite", "embedding's factor", |model| {
         model.multipliers.embedding = 1.0;
     }),
@@ -60,6 +60,24 @@ const FAULTS: [Fault; 35] = [
         each(model, |layer| layer.rope = full.clone());
     }),
     ("gemma3", "GELU", silu),
+    ("gemma4", "scales of layers", |model| {
+        for layer in &mut model.layers {
+            layer.scale = 1.0;
+        }
+    }),
+    ("gemma4", "norm of values", |model| {
+        each(model, |layer| {
+            if layer.values == Values::Normed {
+                layer.values = Values::Projected;
+            }
+        });
+    }),
+    ("gemma4", "part of pairs that rotate", |model| {
+        each(model, |layer| layer.rope.scaling = RopeScaling::Default);
+    }),
+    ("gemma4", "scores without a divisor", |model| {
+        each(model, |layer| layer.scale = 0.25);
+    }),
     ("starcoder2", "GELU", silu),
     ("glm4_moe", "rotation of a part", |model| {
         each(model, |layer| layer.rope.rotated = None);

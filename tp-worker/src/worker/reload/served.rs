@@ -95,7 +95,7 @@ impl Served {
         let described = Described::of(folder).and_then(|described| {
             match heads == Heads::Compared || !present.tie_word_embeddings {
                 true => described.with_weights(),
-                false => Ok(described.with_names()),
+                false => described.with_names(),
             }
         });
         let described = described.map_err(|error| WorkerError::Reload(error.to_string()))?;

@@ -20,6 +20,8 @@ pub struct HeadNorms<'a> {
     pub queries: Option<&'a Buffer<f32>>,
     /// Weights for heads of keys; `None` leaves keys without a norm.
     pub keys: Option<&'a Buffer<f32>>,
+    /// Weights for heads of values; `None` leaves values without a norm.
+    pub values: Option<&'a Buffer<f32>>,
     /// Epsilon, added to the mean square.
     pub eps: f32,
 }
@@ -236,6 +238,7 @@ impl Attention {
             qkv: qkv.address(),
             q_norm: 0,
             k_norm: 0,
+            v_norm: 0,
             cos: 0,
             sin: 0,
             query_scales: 0,
@@ -267,6 +270,7 @@ impl Attention {
         Heads {
             q_norm: address(norms.queries),
             k_norm: address(norms.keys),
+            v_norm: address(norms.values),
             eps: norms.eps,
             ..heads
         }

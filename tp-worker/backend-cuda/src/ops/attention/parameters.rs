@@ -13,6 +13,7 @@ pub(super) struct Heads {
     pub qkv: u64,
     pub q_norm: u64,
     pub k_norm: u64,
+    pub v_norm: u64,
     pub cos: u64,
     pub sin: u64,
     pub query_scales: u64,

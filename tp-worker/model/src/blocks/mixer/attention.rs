@@ -6,7 +6,7 @@ mod together;
 use std::ops::Range;
 
 use lockstep_backend::{Attend, AttentionShape, Axis, Backend, BackendError, Holds, WholeNorms};
-use lockstep_types::{AttentionSpec, KvGroup, ModelConfig, QkNorm, RopeConfig};
+use lockstep_types::{AttentionSpec, KvGroup, ModelConfig, QkNorm, RopeConfig, Values};
 
 use crate::{
     CollectiveStep, Shard, Topology,
@@ -41,6 +41,8 @@ pub(crate) struct Attention<F: Form> {
     pub q_norm: Option<F::Vector>,
     /// Norm weights of the keys, likewise.
     pub k_norm: Option<F::Vector>,
+    /// Norm weights of the values, `[head_dim]` ones; `None` where they are not normed.
+    pub v_norm: Option<F::Vector>,
     /// Sinks of this rank's query heads.
     pub sinks: Option<F::Vector>,
     /// Sums behind norms over all heads together; `None` where each head has its own.
@@ -152,6 +154,7 @@ impl Attention<Listed> {
             window: _,
             ref rope,
             qk_norm,
+            values: of_values,
             qkv_bias,
             output_bias,
             sinks,
@@ -161,7 +164,7 @@ impl Attention<Listed> {
         let (queries, kv) = (query_heads * dim, kv_heads * dim);
         let of_head = |head: usize| head * dim..(head + 1) * dim;
         let paired = |head: usize| pairs(rope.rotated.unwrap_or(dim), of_head(head));
-        let values = heads.kv.iter().map(|head| of_head(*head)).collect();
+        let values: Vec<_> = heads.kv.iter().map(|head| of_head(*head)).collect();
         let keys: Vec<_> = heads.kv.iter().flat_map(|head| paired(*head)).collect();
         let rotated = match rope.rotated {
             None => vec![scaled(&heads.queries, dim)],
@@ -180,11 +183,20 @@ impl Attention<Listed> {
         };
         let q_norm = norm(&names.query_norm, queries, &rotated);
         let k_norm = norm(&names.key_norm, kv, &keys);
-        let qkv = [
-            Fused::of(place.name(&names.query), queries, rotated),
-            Fused::of(place.name(&names.key), kv, keys),
-            Fused::of(place.name(&names.value), kv, values),
-        ];
+        let query = Fused::of(place.name(&names.query), queries, rotated);
+        let (key, value) = (place.name(&names.key), place.name(&names.value));
+        let qkv = match of_values {
+            // The rows of keys are taken twice.
+            Values::NormedKeys => vec![query, Fused::of(key, kv, [keys, values].concat())],
+            Values::Projected | Values::Normed => {
+                vec![
+                    query,
+                    Fused::of(key, kv, keys),
+                    Fused::of(value, kv, values),
+                ]
+            }
+        };
+        let v_norm = (of_values != Values::Projected).then(|| VectorPart::ones(dim));
         Self {
             cache: CachePlace::of(&variants.caches, place.number),
             shape: Self::shape(attention, shard),
@@ -194,6 +206,7 @@ impl Attention<Listed> {
             qkv: Linear::of_outputs(&qkv, place.inputs, qkv_bias),
             q_norm,
             k_norm,
+            v_norm,
             sinks,
             together: Together::of(attention, shard),
             output: Linear::of_inputs(
@@ -268,6 +281,7 @@ impl<F: Form> Tensors<F> for Attention<F> {
             qkv: self.qkv.convert(to)?,
             q_norm: to.optional(self.q_norm.as_ref())?,
             k_norm: to.optional(self.k_norm.as_ref())?,
+            v_norm: to.optional(self.v_norm.as_ref())?,
             sinks: to.optional(self.sinks.as_ref())?,
             together: self.together,
             output: self.output.convert(to)?,
@@ -301,6 +315,7 @@ impl<B: Backend> Attention<B> {
             shape: &self.shape,
             q_norm: self.q_norm.as_ref().filter(|_| each),
             k_norm: self.k_norm.as_ref().filter(|_| each),
+            v_norm: self.v_norm.as_ref(),
             eps: self.eps,
             rope: &context.ropes[self.rope],
             sinks: self.sinks.as_ref(),

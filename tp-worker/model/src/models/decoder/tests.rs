@@ -117,6 +117,7 @@ activation: Activation::Silu, width, bias: biased, names: GatedMlpNames::default
  }),
             norms: Norms::Before,
             rms_norm_eps: 1e-5,
+            scale: 1.0,
         };
         let model = ModelConfig {
             layers: vec![layer(kv_heads, width), layer(kv_heads, 9)],

@@ -29,6 +29,7 @@ fn small() -> ModelConfig {
         }),
         norms: Norms::Before,
         rms_norm_eps: 1e-5,
+        scale: 1.0,
     };
     ModelConfig {
         hidden_size: 64,

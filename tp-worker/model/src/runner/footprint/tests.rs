@@ -72,6 +72,7 @@ fn layer() -> LayerSpec {
         }),
         norms: Norms::Before,
         rms_norm_eps: 1e-5,
+        scale: 1.0,
     }
 }
 

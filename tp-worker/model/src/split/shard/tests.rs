@@ -29,6 +29,7 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
             }),
             norms: Norms::Before,
             rms_norm_eps: 1e-5,
+            scale: 1.0,
         }],
         vocab_size: vocab,
         max_position_embeddings: 16,

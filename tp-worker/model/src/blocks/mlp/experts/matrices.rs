@@ -117,6 +117,8 @@ impl Matrices {
             tensors: vec![gate_up],
             plus_one: false,
             stack: count,
+            ones: 0,
+            over: 1.0,
         };
         let leads = place.shard.topology.within_experts().leads();
         let taken = held.start * self.hidden..held.end * self.hidden;

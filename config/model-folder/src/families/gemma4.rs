@@ -1,0 +1,190 @@
+//! Gemma 4's dense models: full layers have heads of their own width whose values are their keys,
+//! and rotate a part of their pairs; values have norms; a scale follows each layer.
+
+use lockstep_types::{Activation, LayerSpec, ModelConfigError, Norms, QkNorm, TensorNames, Values};
+use serde_json::{Value, json};
+
+use super::dense::{Dense, depth};
+use super::gemma::{self, LOGIT_CAP};
+use super::rope::{Bases, by_type};
+use super::{
+    Family, Traits,
+    layer_types::{self, LayerType},
+    window::Windows,
+};
+use crate::raw::Raw;
+
+pub(super) const FAMILY: Family = Family {
+    class_name: "Gemma4ForCausalLM",
+    model_type: "gemma4_text",
+    class,
+    names: || TensorNames {
+        mlp_norm: "pre_feedforward_layernorm".to_owned(),
+        layer_scale: Some("layer_scalar".to_owned()),
+        ..TensorNames::default()
+    },
+    traits: Traits {
+        multipliers: gemma::multipliers,
+        keys: &[
+            LOGIT_CAP,
+            FULL_HEAD,
+            FULL_KV_HEADS,
+            KEYS_ARE_VALUES,
+            BIDIRECTIONAL,
+            EXPERTS,
+            PER_LAYER,
+            SHARED,
+            "hidden_activation",
+            PER_LAYER_CONFIG,
+            // Facts about what is refused where it is there.
+            "moe_intermediate_size",
+            "num_experts",
+            "top_k_experts",
+            "use_double_wide_mlp",
+            "vocab_size_per_layer_input",
+        ],
+        ..Traits::LLAMA
+    },
+    layers,
+};
+
+/// Key of the width of full layers' heads.
+const FULL_HEAD: &str = "global_head_dim";
+/// Key of the number of full layers' key/value heads.
+const FULL_KV_HEADS: &str = "num_global_key_value_heads";
+/// Key of the same in files of transformers 5, by layer.
+const PER_LAYER_CONFIG: &str = "per_layer_config";
+/// Key that full layers' values are their keys.
+const KEYS_ARE_VALUES: &str = "attention_k_eq_v";
+/// Key of a mask by which tokens see later ones: "vision" is about images alone.
+const BIDIRECTIONAL: &str = "use_bidirectional_attention";
+/// Key of experts beside MLPs.
+const EXPERTS: &str = "enable_moe_block";
+/// Key of the width of embeddings that each layer has for itself.
+const PER_LAYER: &str = "hidden_size_per_layer_input";
+/// Key of the number of last layers that read caches of earlier ones.
+const SHARED: &str = "num_kv_shared_layers";
+
+const DENSE: Dense = Dense {
+    qk_norm: QkNorm::PerHead,
+    norms: Norms::Around,
+    activation: Activation::GeluTanh,
+    windows: Windows::Typed,
+    no_bias: &["mlp_bias"],
+    ..Dense::LLAMA
+};
+
+fn class() -> Value {
+    json!({
+        "vocab_size": 262_144,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        FULL_HEAD: 512,
+        "max_position_embeddings": 131_072,
+        "sliding_window": 512,
+        PER_LAYER: 256,
+        "tie_word_embeddings": true,
+    })
+}
+
+fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
+    refuse(config)?;
+    let mut config = config.clone();
+    if config.get("rope_parameters").is_none() {
+        // The class's own.
+        let full = json!({"rope_type": "proportional", "partial_rotary_factor": 0.25});
+        config.put("rope_parameters", json!({"full_attention": full}));
+    }
+    let mut config = by_type(
+        &config,
+        &Bases {
+            full: 1e6,
+            sliding: 1e4,
+            sliding_key: "rope_local_base_freq",
+        },
+    )?;
+    let depth = depth(&config)?;
+    layer_types::fill(&mut config, depth, 6);
+    let keys_are_values = config.flag(KEYS_ARE_VALUES, false)?;
+    let full = full(&config, keys_are_values)?;
+    let sliding = DENSE.layers(&config)?;
+    let full = DENSE.layers(&full)?;
+    let layers = sliding.into_iter().zip(full).map(|(sliding, full)| {
+        let slides = sliding.attention().window.is_some();
+        let mut layer = if slides { sliding } else { full };
+        let attention = layer.attention_mut();
+        attention.scale = 1.0;
+        attention.values = match keys_are_values && !slides {
+            true => Values::NormedKeys,
+            false => Values::Normed,
+        };
+        layer
+    });
+    Ok(layers.collect())
+}
+
+/// Returns the keys as full layers read them.
+fn full(config: &Raw, keys_are_values: bool) -> Result<Raw, ModelConfigError> {
+    let mut full = config.clone();
+    let Some(layers) = config.object(PER_LAYER_CONFIG)? else {
+        full.put("head_dim", config.required(FULL_HEAD)?.into());
+        if let Some(heads) = config.size(FULL_KV_HEADS)?.filter(|_| keys_are_values) {
+            full.put("num_key_value_heads", heads.into());
+        }
+        return Ok(full);
+    };
+    let types = layer_types::read(config, depth(config)?)?.into_iter();
+    let is_full = |(number, kind)| (kind == LayerType::Full).then_some(number);
+    let numbers: Vec<usize> = types.enumerate().filter_map(is_full).collect();
+    let mut own: Option<Value> = None;
+    for number in &numbers {
+        let given = layers.get(&number.to_string()).cloned();
+        let given = given.ok_or_else(|| layers.wrong(&number.to_string(), "is missing"))?;
+        if own.as_ref().is_some_and(|first| *first != given) {
+            let remedy = "all full layers are alike";
+            return Err(layers.unsupported(&number.to_string(), remedy));
+        }
+        own = Some(given);
+    }
+    if let Some(other) = layers
+        .keys()
+        .find(|key| !numbers.iter().any(|n| n.to_string() == *key))
+    {
+        return Err(layers.unsupported(other, "it is no full layer"));
+    }
+    for (key, value) in own.iter().filter_map(Value::as_object).flatten() {
+        if !["head_dim", "num_key_value_heads"].contains(&key.as_str()) {
+            return Err(layers.unsupported(key, "layers differ by their heads alone"));
+        }
+        full.put(key, value.clone());
+    }
+    Ok(full)
+}
+
+/// Refuses models whose layers have more than attention and an MLP.
+fn refuse(config: &Raw) -> Result<(), ModelConfigError> {
+    let dense = "Gemma 4's dense models are served, such as 31B";
+    if config.count(PER_LAYER)?.unwrap_or(0) > 0 {
+        let remedy = format!("embeddings of each layer, as in E2B and E4B, are not; {dense}");
+        return Err(config.unsupported(PER_LAYER, remedy));
+    }
+    if config.count(SHARED)?.unwrap_or(0) > 0 {
+        let remedy = format!("layers that share caches, as in E2B and E4B, are not; {dense}");
+        return Err(config.unsupported(SHARED, remedy));
+    }
+    if config.flag(EXPERTS, false)? {
+        let remedy = format!("experts beside MLPs, as in 26B-A4B, are not; {dense}");
+        return Err(config.unsupported(EXPERTS, remedy));
+    }
+    match config.text(BIDIRECTIONAL)? {
+        None | Some("vision") => Ok(()),
+        Some(_) => {
+            let remedy = "tokens see earlier tokens alone; use a model that generates text";
+            Err(config.unsupported(BIDIRECTIONAL, remedy))
+        }
+    }
+}
