@@ -194,17 +194,8 @@ impl Footprint for Plain {
 /// An algorithm of every kind.
 pub(crate) fn algorithms() -> Algorithms {
     let mut algorithms = Algorithms::with_policies(policies());
-    for name in [
-        "EAGLE",
-        "EAGLE3",
-        "NEXTN",
-        "STANDALONE",
-        "DFLASH",
-        "WINDOW",
-        "TEXTS",
-        "BLOCKS",
-        "REFUSING",
-    ] {
+    const NAMES: &str = "EAGLE EAGLE3 NEXTN STANDALONE DFLASH WINDOW TEXTS BLOCKS REFUSING";
+    for name in NAMES.split(' ') {
         algorithms.add(Arc::new(TestAlgorithm(name)));
     }
     algorithms
@@ -306,13 +297,13 @@ impl Algorithm for TestAlgorithm {
     }
 
     fn default_shape(&self) -> DraftShape {
-        match self.0 {
-            "WINDOW" => DraftShape {
-                num_steps: 5,
-                topk: 4,
-                num_draft_tokens: 8,
-            },
-            _ => DraftShape::chain(3),
+        if self.0 != "WINDOW" {
+            return DraftShape::chain(3);
+        }
+        DraftShape {
+            num_steps: 5,
+            topk: 4,
+            num_draft_tokens: 8,
         }
     }
 
@@ -332,10 +323,10 @@ impl Algorithm for TestAlgorithm {
             "DFLASH" => lockstep_model_folder::draft::dflash(path, target),
             _ => lockstep_model_folder::draft::whole_model(path, target),
         };
-        match self.0 {
-            "NEXTN" => lockstep_model_folder::draft::nextn(path, target).map(Some),
-            _ => path.map(load).transpose(),
+        if self.0 == "NEXTN" {
+            return lockstep_model_folder::draft::nextn(path, target).map(Some);
         }
+        path.map(load).transpose()
     }
 
     fn validate(

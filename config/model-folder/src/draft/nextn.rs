@@ -12,8 +12,7 @@ use crate::families::{self, TextModel};
 use crate::raw::Raw;
 
 const ALGORITHM: &str = "--speculative-algorithm NEXTN";
-const OTHERS: &str = "Give EAGLE3, EAGLE or STANDALONE with a --speculative-draft-model-path, or \
-                      NGRAM, which needs none";
+const OTHERS: &str = "Give another --speculative-algorithm, or none";
 
 /// Reads the draft layer of `target`. `path` is none, or the target's folder.
 ///

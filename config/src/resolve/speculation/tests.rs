@@ -164,7 +164,7 @@ const REFUSED: &[(&str, &[&str])] = &[
             "--speculative-algorithm NEXTN",
             "a Llama model",
             "this one has none; Glm4MoeForCausalLM may have one",
-            "NGRAM, which needs none",
+            "Give another --speculative-algorithm, or none",
         ],
     ),
     (

@@ -41,6 +41,7 @@ fn kernels(gpu: &Gpu, element: Element) -> Attention {
 struct Weights {
     queries: Vec<f32>,
     keys: Vec<f32>,
+    values: Vec<f32>,
     half: usize,
     cos: Vec<f32>,
     sin: Vec<f32>,
@@ -52,6 +53,7 @@ impl Weights {
         Self {
             queries: noise.floats(shape().head_dim),
             keys: noise.floats(shape().head_dim),
+            values: noise.floats(shape().head_dim),
             half,
             cos: angles.iter().map(|angle| angle.cos()).collect(),
             sin: angles.iter().map(|angle| angle.sin()).collect(),
@@ -71,18 +73,19 @@ impl Weights {
     fn applied(&self, x: &[f32], head: usize, position: usize, norms: bool) -> Vec<f64> {
         let shape = shape();
         let mut x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-        if head >= shape.heads + shape.kv_heads {
-            return x;
-        }
+        let turned = head < shape.heads + shape.kv_heads;
         if norms {
             let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
             let scale = (mean + f64::from(EPS)).sqrt().recip();
-            let queries = head < shape.heads;
-            let weight = if queries { &self.queries } else { &self.keys };
+            let weight = match head {
+                _ if head < shape.heads => &self.queries,
+                _ if turned => &self.keys,
+                _ => &self.values,
+            };
             let weighted = x.iter_mut().zip(weight);
             weighted.for_each(|(x, weight)| *x *= scale * f64::from(*weight));
         }
-        for i in 0..self.half {
+        for i in 0..if turned { self.half } else { 0 } {
             let angle = position * self.half + i;
             let (cos, sin) = (f64::from(self.cos[angle]), f64::from(self.sin[angle]));
             let (a, b) = (x[i], x[i + self.half]);
@@ -148,9 +151,11 @@ fn heads_are_normed_rotated_and_stored() {
             let empty = vec![f32::NAN; size];
             cache.upload(&gpu.stream, &empty, &empty).expect("a copy");
             let (queries, keys) = (gpu.buffer(&weights.queries), gpu.buffer(&weights.keys));
+            let values = gpu.buffer(&weights.values);
             let given = HeadNorms {
                 queries: norms.then_some(&queries),
                 keys: norms.then_some(&keys),
+                values: norms.then_some(&values),
                 eps: EPS,
             };
             let rope = weights.rope(&gpu);
@@ -257,6 +262,7 @@ fn norms_rotation_and_stores_may_be_had_apart() {
         let norms = HeadNorms {
             queries: Some(&queries),
             keys: Some(&keys),
+            values: None,
             eps: EPS,
         };
         let kv = cache_shape(element, 1, 5);

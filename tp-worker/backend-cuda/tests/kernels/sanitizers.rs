@@ -321,6 +321,7 @@ fn cells(gpu: &Gpu, attention: &Attention, normed: bool) {
     let norms = HeadNorms {
         queries: normed.then_some(&weight),
         keys: normed.then_some(&weight),
+        values: None,
         eps: 1e-6,
     };
     let moves = gpu.buffer(&[0u32, 2, 2, 1]);

@@ -43,7 +43,7 @@ fn models_without_a_draft_layer_say_so() {
         }
     };
     let plain = folder(&llama(), None);
-    let names = ["NEXTN", "this one has none", "Glm4Moe", "or NGRAM"];
+    let names = ["NEXTN", "this one has none", "Glm4Moe", "or none"];
     refused(None, &model(plain.path()), &names);
     // A copy that leaves the layer out.
     let names = ["NEXTN", "model.layers.3.eh_proj", "leaves the layer out"];

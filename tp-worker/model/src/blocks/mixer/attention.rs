@@ -164,7 +164,7 @@ impl Attention<Listed> {
         let (queries, kv) = (query_heads * dim, kv_heads * dim);
         let of_head = |head: usize| head * dim..(head + 1) * dim;
         let paired = |head: usize| pairs(rope.rotated.unwrap_or(dim), of_head(head));
-        let values: Vec<_> = heads.kv.iter().map(|head| of_head(*head)).collect();
+        let values = heads.kv.iter().map(|head| of_head(*head)).collect();
         let keys: Vec<_> = heads.kv.iter().flat_map(|head| paired(*head)).collect();
         let rotated = match rope.rotated {
             None => vec![scaled(&heads.queries, dim)],
@@ -184,18 +184,8 @@ impl Attention<Listed> {
         let q_norm = norm(&names.query_norm, queries, &rotated);
         let k_norm = norm(&names.key_norm, kv, &keys);
         let query = Fused::of(place.name(&names.query), queries, rotated);
-        let (key, value) = (place.name(&names.key), place.name(&names.value));
-        let qkv = match of_values {
-            // The rows of keys are taken twice.
-            Values::NormedKeys => vec![query, Fused::of(key, kv, [keys, values].concat())],
-            Values::Projected | Values::Normed => {
-                vec![
-                    query,
-                    Fused::of(key, kv, keys),
-                    Fused::of(value, kv, values),
-                ]
-            }
-        };
+        let mut qkv = vec![query];
+        qkv.extend(keys_and_values(place, attention, keys, values));
         let v_norm = (of_values != Values::Projected).then(|| VectorPart::ones(dim));
         Self {
             cache: CachePlace::of(&variants.caches, place.number),
@@ -376,6 +366,29 @@ fn pairs(rotated: usize, head: Range<usize>) -> Vec<Range<usize>> {
         first + half..behind,
         middle..end,
     ]
+}
+
+/// Lists the projections of keys and of values of which a rank takes the rows `keys` and `values`.
+fn keys_and_values(
+    place: &LayerPlace<'_>,
+    AttentionSpec {
+        kv_heads,
+        head_dim,
+        values: of_values,
+        names,
+        ..
+    }: &AttentionSpec,
+    keys: Vec<Range<usize>>,
+    values: Vec<Range<usize>>,
+) -> Vec<Fused> {
+    let part = |name: &str, rows| Fused::of(place.name(name), kv_heads * head_dim, rows);
+    match of_values {
+        // The rows of keys are taken twice.
+        Values::NormedKeys => vec![part(&names.key, [keys, values].concat())],
+        Values::Projected | Values::Normed => {
+            vec![part(&names.key, keys), part(&names.value, values)]
+        }
+    }
 }
 
 fn scaled(range: &Range<usize>, by: usize) -> Range<usize> {

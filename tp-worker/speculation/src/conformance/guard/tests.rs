@@ -27,14 +27,9 @@ fn guard(supports_tree: bool, forgot: &Arc<AtomicBool>) -> Guard<CpuBackend> {
     Guard {
         name: "SILENT".to_owned(),
         capabilities: Capabilities {
-            needs_draft_model: false,
-            draft_kv: DraftKv::None,
             supports_tree,
-            supports_target_verify_for_draft: false,
-            draft_probabilities: false,
-            carries_hidden_states: false,
             adaptive: true,
-            drafts_from_texts: false,
+            ..Capabilities::default()
         },
         drafter: Box::new(Silent(forgot.clone())),
         finder: Findings::default().finder(),
