@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "golden/chunks.rs"]
+mod chunks;
 #[path = "golden/cuda.rs"]
 mod cuda;
 #[path = "golden/cuda_company.rs"]

@@ -11,6 +11,8 @@ use crate::tensors::{Element, Floats};
 
 /// Bytes that are copied at a time.
 const PIECE: usize = 4 << 20;
+/// Most columns of a matrix whose rows are made one by one: a row of 32-bit floats fits in a piece.
+pub(crate) const MOST_COLUMNS: usize = PIECE / 4;
 
 /// Uploads matrices through two pieces of pinned memory: the host fills one while the other is
 /// copied.
@@ -84,7 +86,8 @@ impl Uploads {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// Panics if `to` has no room for the rows, or a row has more than [`PIECE`] bytes.
+    /// Panics if `to` has no room for the rows, or a row has more than [`PIECE`] bytes, which one of
+    /// at most [`MOST_COLUMNS`] columns has not.
     pub(super) fn rows(
         &mut self,
         stream: &Stream,

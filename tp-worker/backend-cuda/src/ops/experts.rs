@@ -14,6 +14,7 @@ use lockstep_backend::{Experts, ExpertsShape, Linear};
 use lockstep_types::RouterWeights;
 
 use crate::error::CudaError;
+use crate::formats::MOST_COLUMNS;
 use crate::kernels::{self, Source};
 use crate::runtime::{Buffer, Compiler, Context, Defines, Kernel, Module, Stream};
 use crate::tensors::{CudaMatrix, Element, Floats, RowsParameter, blocks};
@@ -37,9 +38,10 @@ const LEAST_COLUMNS: usize = 8;
 /// Checks that the kernels run a rank's mixture of experts.
 ///
 /// # Errors
-/// [`CudaError::Unsupported`] for more experts, or narrower ones, than they serve.
+/// [`CudaError::Unsupported`] for more experts, or narrower or wider ones, than they serve.
 pub fn check_experts(shape: &ExpertsShape) -> Result<(), CudaError> {
     let (count, columns) = (shape.count.max(shape.scored), shape.down.cols);
+    let widest = columns.max(shape.gate_up.cols);
     if count > MOST_EXPERTS {
         return Err(CudaError::Unsupported(format!(
             "layers of {count} experts are not served on GPUs, which take {MOST_EXPERTS} at most: give --device cpu"
@@ -49,6 +51,12 @@ pub fn check_experts(shape: &ExpertsShape) -> Result<(), CudaError> {
         return Err(CudaError::Unsupported(format!(
             "experts of {columns} columns on a rank are too narrow for GPUs, which need {LEAST_COLUMNS}: give a \
              lower --tp-size, or --device cpu"
+        )));
+    }
+    if widest > MOST_COLUMNS {
+        return Err(CudaError::Unsupported(format!(
+            "matrices of experts with {widest} columns are not served on GPUs, which take \
+             {MOST_COLUMNS} at most: give --device cpu"
         )));
     }
     Ok(())

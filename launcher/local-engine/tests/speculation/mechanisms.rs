@@ -1,0 +1,112 @@
+//! Every drafter on a model with experts, on one with sliding windows, and on one with layers of
+//! gpt-oss. Texts have the same bits with drafts as without, while prefixes are cached up to the
+//! edges of windows and of pages, and the depth changes in every step.
+
+use std::sync::atomic::Ordering;
+
+use lockstep_types::Dtype;
+use lockstep_types::request::Request;
+
+use crate::{
+    goldens::GOLDENS,
+    load::{idle, run},
+    policies::Policy,
+    requests::{Job, golden},
+    setup::{Algorithm, Layers, Setup, Shape, WINDOWS},
+    two_caches::same,
+};
+
+const MECHANISMS: [Layers; 3] = [Layers::Experts, Layers::Windows, Layers::GptOss];
+const ALGORITHMS: [Algorithm; 4] = [
+    Algorithm::Ngram,
+    Algorithm::Eagle3,
+    Algorithm::Standalone,
+    Algorithm::Dflash,
+];
+const PAGES: [usize; 3] = [1, 16, 64];
+const POLICY: Policy = Policy::Restless;
+
+/// Prompts that begin alike for as long as the widest window, as a page, and as both, one position
+/// more or less.
+fn jobs() -> Vec<Job> {
+    let widest = WINDOWS.iter().flatten().max().copied().unwrap_or(0);
+    let all = GOLDENS.iter().flat_map(|golden| &golden.prompt_ids);
+    let stem: Vec<u32> = all.copied().take(64 + widest + 1).collect();
+    let lengths = [widest, 64, 64 + widest].map(|at| [at - 1, at, at + 1]);
+    let job = |(number, length): (usize, usize)| {
+        let mut request = golden(&GOLDENS[0]);
+        request.input_ids = stem[..length].to_vec();
+        request.input_ids.extend([91, 92 + number as u32, 93]);
+        Job {
+            request: Request {
+                max_new_tokens: 16,
+                ..request
+            },
+            arrival: 3 * number,
+            patience: None,
+        }
+    };
+    lengths.concat().into_iter().enumerate().map(job).collect()
+}
+
+/// Returns the setting of a page size for a mechanism and an algorithm: each algorithm has chains
+/// and trees on each mechanism, and with each page size.
+fn setup(plain: &Setup, [mechanism, algorithm, page]: [usize; 3]) -> Setup {
+    let drafter = ALGORITHMS[algorithm];
+    let tree = (mechanism + algorithm + page) % 2 == 1 && drafter != Algorithm::Dflash;
+    let shape = if tree { Shape::TREE } else { Shape::chain(4) };
+    Setup {
+        speculation: Some((drafter, shape)),
+        policy: Some(POLICY),
+        pause_window: 5,
+        page: PAGES[page],
+        overlap: (mechanism + page) % 2 == 0,
+        radix: true,
+        ..plain.clone()
+    }
+}
+
+/// Runs a mechanism with every algorithm, and returns the number of accepted drafts of each.
+fn check(mechanism: usize) -> [u64; 4] {
+    let (jobs, mut accepted) = (jobs(), [0; 4]);
+    let plain = Setup {
+        layers: MECHANISMS[mechanism],
+        chunk: Some(16),
+        running: 4,
+        tokens: 2048,
+        ..Setup::plain(Dtype::Float32, 1)
+    };
+    let expected = run("plain", &mut plain.start(), &jobs, |_| {});
+    for algorithm in 0..ALGORITHMS.len() {
+        for page in 0..PAGES.len() {
+            let setup = setup(&plain, [mechanism, algorithm, page]);
+            let (registry, switches) = POLICY.watched();
+            let mut engine = setup.start_with(registry);
+            for what in ["cold", "warm"] {
+                let what = format!("{what}, {setup:?}");
+                let found = run(&what, &mut engine, &jobs, |_| {});
+                same(&what, &found, &expected);
+            }
+            assert!(engine.load().counters.cached_tokens > 0, "{setup:?}");
+            assert!(switches.load(Ordering::Relaxed) > 20, "{setup:?}");
+            accepted[algorithm] += engine.speculation().accepted_tokens;
+            idle(&mut engine);
+        }
+    }
+    accepted
+}
+
+#[test]
+fn drafts_on_experts_change_no_bit() {
+    assert!(check(0)[0] > 0);
+}
+
+#[test]
+fn drafts_beside_windows_change_no_bit() {
+    assert!(check(1)[0] > 0);
+}
+
+#[test]
+fn drafts_beside_sinks_change_no_bit() {
+    assert!(check(2)[0] > 0);
+}
