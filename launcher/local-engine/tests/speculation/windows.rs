@@ -7,6 +7,7 @@ use lockstep_types::Dtype;
 use lockstep_types::request::Request;
 
 use crate::{
+    cuda::alone,
     goldens::GOLDENS,
     load::{idle, run},
     requests::{Job, golden},
@@ -209,10 +210,7 @@ fn drafts_change_no_bit() {
 /// Tiles of a GPU and trees that it grows itself see by positions too.
 #[test]
 fn drafts_on_gpus_change_no_bit() {
-    let _alone = crate::cuda::ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let _order = lockstep_fake_cuda::order_of_threads(4);
+    let _alone = alone(4);
     let (jobs, mut accepted) = (jobs_of_devices(10), 0);
     let drafts = [
         (Algorithm::Ngram, Shape::TREE, 4),
