@@ -68,12 +68,16 @@ impl<B: Backend> Rig<B> {
             .kv_cache(&mut backend, pages, setup.page_size, setup.kv_dtype)
             .unwrap();
         // Every rank keeps the states that the head asks for; only rank 0 has a head.
+        let own = ForwardLimits {
+            groups: 1,
+            ..limits
+        };
         let head = EagleHead::load(
             &mut backend,
             draft,
             model,
             REQUESTS,
-            limits,
+            own,
             FileAccess::Mapped,
             silent,
         )
