@@ -17,11 +17,21 @@ use crate::{
 };
 
 const MECHANISMS: [Layers; 3] = [Layers::Experts, Layers::Windows, Layers::GptOss];
-const ALGORITHMS: [Algorithm; 4] = [
-    Algorithm::Ngram,
-    Algorithm::Eagle3,
-    Algorithm::Standalone,
-    Algorithm::Dflash,
+/// Algorithms beside layers as they were trained, and beside random ones, of which no other model
+/// drafts tokens that are accepted.
+const ALGORITHMS: [[Algorithm; 4]; 2] = [
+    [
+        Algorithm::Ngram,
+        Algorithm::Standalone,
+        Algorithm::Eagle3,
+        Algorithm::Dflash,
+    ],
+    [
+        Algorithm::Ngram,
+        Algorithm::Itself,
+        Algorithm::Eagle3,
+        Algorithm::Dflash,
+    ],
 ];
 const PAGES: [usize; 3] = [1, 16, 64];
 const POLICY: Policy = Policy::Restless;
@@ -52,13 +62,15 @@ fn jobs() -> Vec<Job> {
 /// Returns the setting of a page size for a mechanism and an algorithm: each algorithm has chains
 /// and trees on each mechanism, and with each page size.
 fn setup(plain: &Setup, [mechanism, algorithm, page]: [usize; 3]) -> Setup {
-    let drafter = ALGORITHMS[algorithm];
+    let random = usize::from(plain.layers != Layers::Windows);
+    let drafter = ALGORITHMS[random][algorithm];
     let tree = (mechanism + algorithm + page) % 2 == 1 && drafter != Algorithm::Dflash;
     let shape = if tree { Shape::TREE } else { Shape::chain(4) };
     Setup {
         speculation: Some((drafter, shape)),
         policy: Some(POLICY),
-        pause_window: 5,
+        // Longer and shorter than pauses. A page is found if the drafter has seen all of it.
+        pause_window: [5, 40, 100][page],
         page: PAGES[page],
         overlap: (mechanism + page) % 2 == 0,
         radix: true,
@@ -77,7 +89,7 @@ fn check(mechanism: usize) -> [u64; 4] {
         ..Setup::plain(Dtype::Float32, 1)
     };
     let expected = run("plain", &mut plain.start(), &jobs, |_| {});
-    for algorithm in 0..ALGORITHMS.len() {
+    for algorithm in 0..accepted.len() {
         for page in 0..PAGES.len() {
             let setup = setup(&plain, [mechanism, algorithm, page]);
             let (registry, switches) = POLICY.watched();
@@ -98,15 +110,18 @@ fn check(mechanism: usize) -> [u64; 4] {
 
 #[test]
 fn drafts_on_experts_change_no_bit() {
-    assert!(check(0)[0] > 0);
+    let accepted = check(0);
+    assert!(accepted[..2].iter().all(|count| *count > 0), "{accepted:?}");
 }
 
 #[test]
 fn drafts_beside_windows_change_no_bit() {
-    assert!(check(1)[0] > 0);
+    let accepted = check(1);
+    assert!(accepted.iter().all(|count| *count > 0), "{accepted:?}");
 }
 
 #[test]
 fn drafts_beside_sinks_change_no_bit() {
-    assert!(check(2)[0] > 0);
+    let accepted = check(2);
+    assert!(accepted[..2].iter().all(|count| *count > 0), "{accepted:?}");
 }
