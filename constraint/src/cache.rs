@@ -74,8 +74,8 @@ impl Compiler {
     }
 
     /// Checks a constraint as [`Self::check`] does, and refuses one that takes more work than
-    /// `most_work`. A constraint takes the same work on every machine with the same vocabulary: an
-    /// ordinary one does some ten thousand units in a millisecond.
+    /// `most_work`. A constraint takes the same work on every machine with the same vocabulary. A
+    /// unit of it takes a few microseconds at most.
     ///
     /// # Errors
     /// [`ConstraintError`], of which [`ConstraintError::Heavy`] says that it takes more.

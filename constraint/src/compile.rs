@@ -83,12 +83,14 @@ impl Compiled {
         }
         let reach = match reach {
             Reach::FirstMask => reach,
-            // Work is looked at first, so that a slow machine says the same as a fast one.
-            Reach::Walk(most_work) => match most_work.checked_sub(compiling) {
-                None => return Err(ConstraintError::Heavy),
-                Some(_) if begun.elapsed() > LONGEST => return Err(ConstraintError::Slow),
-                Some(rest) => Reach::Walk(rest),
-            },
+            // Time decides where work does not.
+            Reach::Walk(u64::MAX) if begun.elapsed() > LONGEST => {
+                return Err(ConstraintError::Slow);
+            }
+            Reach::Walk(most_work) => {
+                let rest = most_work.checked_sub(compiling);
+                Reach::Walk(rest.ok_or(ConstraintError::Heavy)?)
+            }
         };
         // It can be cancelled.
         let walked = grammar.deep_clone().into_cancellable();
