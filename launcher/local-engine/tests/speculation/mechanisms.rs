@@ -89,7 +89,7 @@ fn check(mechanism: usize) -> [u64; 4] {
         ..Setup::plain(Dtype::Float32, 1)
     };
     let expected = run("plain", &mut plain.start(), &jobs, |_| {});
-    for algorithm in 0..accepted.len() {
+    for (algorithm, accepted) in accepted.iter_mut().enumerate() {
         for page in 0..PAGES.len() {
             let setup = setup(&plain, [mechanism, algorithm, page]);
             let (registry, switches) = POLICY.watched();
@@ -101,7 +101,7 @@ fn check(mechanism: usize) -> [u64; 4] {
             }
             assert!(engine.load().counters.cached_tokens > 0, "{setup:?}");
             assert!(switches.load(Ordering::Relaxed) > 20, "{setup:?}");
-            accepted[algorithm] += engine.speculation().accepted_tokens;
+            *accepted += engine.speculation().accepted_tokens;
             idle(&mut engine);
         }
     }
