@@ -38,7 +38,7 @@ impl Stuck {
     }
 }
 
-/// How far a constraint is followed where it is compiled.
+/// Distance that a constraint is followed where it is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// Up to its first mask.

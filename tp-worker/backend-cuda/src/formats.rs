@@ -14,7 +14,6 @@ use crate::runtime::{Compiler, Context, Stream};
 use crate::tensors::{CudaMatrix, Element};
 use float::FloatLoader;
 use slabs::Slabs;
-pub(crate) use uploads::MOST_COLUMNS;
 use uploads::Uploads;
 
 /// The device that matrices are brought to.

@@ -14,7 +14,6 @@ use lockstep_backend::{Experts, ExpertsShape, Linear};
 use lockstep_types::RouterWeights;
 
 use crate::error::CudaError;
-use crate::formats::MOST_COLUMNS;
 use crate::kernels::{self, Source};
 use crate::runtime::{Buffer, Compiler, Context, Defines, Kernel, Module, Stream};
 use crate::tensors::{CudaMatrix, Element, Floats, RowsParameter, blocks};
@@ -32,6 +31,8 @@ const WARPS: usize = 4;
 /// Kernels of a router, with the rows that a warp multiplies.
 const SCORES: [(&str, usize); 3] = [("score_1", 1), ("score_4", 4), ("score_16", 16)];
 
+/// Most columns of an expert's matrices. Rows of some are made one by one on their way to the device.
+pub(crate) const MOST_EXPERT_COLUMNS: usize = 1 << 20;
 /// Least columns of an expert: lists of its routes lie where its gates and ups will.
 const LEAST_COLUMNS: usize = 8;
 
@@ -53,10 +54,10 @@ pub fn check_experts(shape: &ExpertsShape) -> Result<(), CudaError> {
              lower --tp-size, or --device cpu"
         )));
     }
-    if widest > MOST_COLUMNS {
+    if widest > MOST_EXPERT_COLUMNS {
         return Err(CudaError::Unsupported(format!(
             "matrices of experts with {widest} columns are not served on GPUs, which take \
-             {MOST_COLUMNS} at most: give --device cpu"
+             {MOST_EXPERT_COLUMNS} at most: give --device cpu"
         )));
     }
     Ok(())
