@@ -5,15 +5,13 @@
 use std::sync::atomic::Ordering;
 
 use lockstep_types::Dtype;
-use lockstep_types::request::Request;
 
 use crate::{
-    goldens::GOLDENS,
     load::{idle, run},
     policies::Policy,
-    requests::{Job, golden},
-    setup::{Algorithm, Layers, Setup, Shape, WINDOWS},
+    setup::{Algorithm, Layers, Setup, Shape},
     two_caches::same,
+    windows::{jobs_at, widest},
 };
 
 const MECHANISMS: [Layers; 3] = [Layers::Experts, Layers::Windows, Layers::GptOss];
@@ -36,29 +34,6 @@ const ALGORITHMS: [[Algorithm; 4]; 2] = [
 const PAGES: [usize; 3] = [1, 16, 64];
 const POLICY: Policy = Policy::Restless;
 
-/// Prompts that begin alike for as long as the widest window, as a page, and as both, one position
-/// more or less.
-fn jobs() -> Vec<Job> {
-    let widest = WINDOWS.iter().flatten().max().copied().unwrap_or(0);
-    let all = GOLDENS.iter().flat_map(|golden| &golden.prompt_ids);
-    let stem: Vec<u32> = all.copied().take(64 + widest + 1).collect();
-    let lengths = [widest, 64, 64 + widest].map(|at| [at - 1, at, at + 1]);
-    let job = |(number, length): (usize, usize)| {
-        let mut request = golden(&GOLDENS[0]);
-        request.input_ids = stem[..length].to_vec();
-        request.input_ids.extend([91, 92 + number as u32, 93]);
-        Job {
-            request: Request {
-                max_new_tokens: 16,
-                ..request
-            },
-            arrival: 3 * number,
-            patience: None,
-        }
-    };
-    lengths.concat().into_iter().enumerate().map(job).collect()
-}
-
 /// Returns the setting of a page size for a mechanism and an algorithm: each algorithm has chains
 /// and trees on each mechanism, and with each page size.
 fn setup(plain: &Setup, [mechanism, algorithm, page]: [usize; 3]) -> Setup {
@@ -80,7 +55,8 @@ fn setup(plain: &Setup, [mechanism, algorithm, page]: [usize; 3]) -> Setup {
 
 /// Runs a mechanism with every algorithm, and returns the number of accepted drafts of each.
 fn check(mechanism: usize) -> [u64; 4] {
-    let (jobs, mut accepted) = (jobs(), [0; 4]);
+    // Edges of the widest window, of a page, and of the window behind a page.
+    let (jobs, mut accepted) = (jobs_at([widest(), 64, 64 + widest()], 16), [0; 4]);
     let plain = Setup {
         layers: MECHANISMS[mechanism],
         chunk: Some(16),
