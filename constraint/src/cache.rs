@@ -15,6 +15,7 @@ use crate::{
     compile::{Compiled, free_text},
     marks::Marks,
     matcher::FreeText,
+    walk::Reach,
     watch::Watch,
 };
 
@@ -69,13 +70,42 @@ impl Compiler {
     /// # Errors
     /// [`ConstraintError`].
     pub fn check(&self, constraint: &Constraint, cancel: &Cancel) -> Result<(), ConstraintError> {
+        self.check_within(constraint, cancel, u64::MAX)
+    }
+
+    /// Checks a constraint as [`Self::check`] does, and refuses one that takes more work than
+    /// `most_work`. A constraint takes the same work on every machine with the same vocabulary. A
+    /// unit of it takes a few microseconds at most.
+    ///
+    /// # Errors
+    /// [`ConstraintError`], of which [`ConstraintError::Heavy`] says that it takes more.
+    pub fn check_within(
+        &self,
+        constraint: &Constraint,
+        cancel: &Cancel,
+        most_work: u64,
+    ) -> Result<(), ConstraintError> {
         self.before(constraint)?;
-        if self.find(constraint).is_none()
-            && let Some(compiled) = Compiled::new(constraint, &self.vocabulary, cancel, true)?
-        {
+        match self.work(constraint) {
+            Some(work) if work > most_work => return Err(ConstraintError::Heavy),
+            Some(_) => return Ok(()),
+            None => {}
+        }
+        let reach = Reach::Walk(most_work);
+        if let Some(compiled) = Compiled::new(constraint, &self.vocabulary, cancel, reach)? {
             self.keep(constraint, compiled);
         }
         Ok(())
+    }
+
+    /// Returns the work that a constraint took; `None` if it is not kept.
+    pub fn work(&self, constraint: &Constraint) -> Option<u64> {
+        if is_free(constraint) {
+            return Some(0);
+        }
+        let compiled = self.find(constraint)?;
+        let compiled = compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(compiled.work())
     }
 
     /// Makes the matcher of a request whose constraint was checked, by this compiler or another
@@ -142,7 +172,8 @@ impl Compiler {
             return Ok(Some(compiled));
         }
         self.made[0].fetch_add(1, Ordering::Relaxed);
-        let compiled = Compiled::new(constraint, &self.vocabulary, &Cancel::default(), false)?;
+        let (cancel, reach) = (Cancel::default(), Reach::FirstMask);
+        let compiled = Compiled::new(constraint, &self.vocabulary, &cancel, reach)?;
         Ok(compiled.map(|compiled| self.keep(constraint, compiled)))
     }
 

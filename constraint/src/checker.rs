@@ -17,6 +17,10 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// Longest time for a constraint to wait until others are compiled.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
+/// Most work of a constraint that nobody asked for: half a second at most on an ordinary machine, so
+/// that time decides nothing on one that is a few times slower. A schema of 1,500 texts takes a third.
+const MOST_LIGHT_WORK: u64 = 150_000;
+
 /// Constraints that are compiled at once. More wait, while known ones do not.
 const AT_ONCE: usize = 2;
 
@@ -91,21 +95,37 @@ impl Checker {
 
     /// Checks that a constraint can be followed.
     pub async fn check(&self, constraint: Arc<Constraint>) -> Checked {
+        self.check_within(constraint, u64::MAX).await
+    }
+
+    /// Checks a constraint that nobody asked for, and refuses it as [`ConstraintError::Heavy`] if
+    /// it takes much work. That is counted, so all machines refuse the same constraints.
+    pub async fn check_light(&self, constraint: Arc<Constraint>) -> Checked {
+        self.check_within(constraint, MOST_LIGHT_WORK).await
+    }
+
+    async fn check_within(&self, constraint: Arc<Constraint>, most_work: u64) -> Checked {
         let mut compiled = None;
-        let result = self.find_or_compile(constraint, &mut compiled).await;
+        let result = self.find_or_compile(constraint, most_work, &mut compiled);
+        let result = result.await;
         Checked { result, compiled }
     }
 
     async fn find_or_compile(
         &self,
         constraint: Arc<Constraint>,
+        most_work: u64,
         compiled: &mut Option<Duration>,
     ) -> Result<(), ConstraintError> {
         let known = self.source.compiler.get();
         if let Some(Ok(compiler)) = known
             && compiler.knows(&constraint)
+            && let Some(work) = compiler.work(&constraint)
         {
-            return Ok(());
+            return match work > most_work {
+                true => Err(ConstraintError::Heavy),
+                false => Ok(()),
+            };
         }
         let permit = tokio::time::timeout(LONGEST_WAIT, self.permits.clone().acquire_owned());
         let Ok(Ok(permit)) = permit.await else {
@@ -122,7 +142,8 @@ impl Checker {
         let work = tokio::task::spawn_blocking(move || {
             // The work holds the permit, since it may go on for a while after its time.
             let _permit = permit;
-            source.compiler()?.check(&constraint, &cancel)
+            let compiler = source.compiler()?;
+            compiler.check_within(&constraint, &cancel, most_work)
         });
         let checked = tokio::time::timeout(LONGEST, work).await;
         drop(on_drop);

@@ -11,8 +11,12 @@ use lockstep_text::lark::one_of;
 use lockstep_types::constraint::{Constraint, ConstraintKind, Reasoning};
 
 use crate::{
-    Cancel, ConstraintError, Matcher, Vocabulary, bounds, json::json_options, marks::Marks,
-    matcher::FreeText, tags, walk,
+    Cancel, ConstraintError, Matcher, Vocabulary, bounds,
+    json::json_options,
+    marks::Marks,
+    matcher::FreeText,
+    tags,
+    walk::{self, Reach},
 };
 
 /// Longest time for a constraint to be compiled where it is checked, so that the steps of a lead,
@@ -24,11 +28,15 @@ const STACK: usize = 256 << 20;
 
 /// The compiled part of a constraint, from which each request's matcher is cloned. What comes
 /// before that part is none of its business.
-pub(crate) struct Compiled(llguidance::Matcher);
+pub(crate) struct Compiled {
+    grammar: llguidance::Matcher,
+    /// Work of compiling and following it, which is the same on every machine.
+    work: u64,
+}
 
 impl Compiled {
-    /// Compiles a constraint, computes its first mask, and with `walks` follows it for some
-    /// hundred tokens. Returns `None` where anything may follow the free text.
+    /// Compiles a constraint, and follows it as far as `reach` says. Returns `None` where anything
+    /// may follow the free text.
     ///
     /// # Errors
     /// [`ConstraintError`].
@@ -36,7 +44,7 @@ impl Compiled {
         constraint: &Constraint,
         vocabulary: &Arc<Vocabulary>,
         cancel: &Cancel,
-        walks: bool,
+        reach: Reach,
     ) -> Result<Option<Self>, ConstraintError> {
         if constraint.kind == ConstraintKind::Anything {
             return Ok(None);
@@ -44,7 +52,7 @@ impl Compiled {
         // Compiling a schema takes a frame for each level, references included.
         thread::scope(|scope| {
             let thread = thread::Builder::new().stack_size(STACK);
-            let compile = || Self::compile(constraint, vocabulary, cancel, walks);
+            let compile = || Self::compile(constraint, vocabulary, cancel, reach);
             let thread = thread
                 .name("grammar".to_owned())
                 .spawn_scoped(scope, compile);
@@ -59,7 +67,7 @@ impl Compiled {
         constraint: &Constraint,
         vocabulary: &Arc<Vocabulary>,
         cancel: &Cancel,
-        walks: bool,
+        reach: Reach,
     ) -> Result<Option<Self>, ConstraintError> {
         let begun = Instant::now();
         let Some(grammar) = grammar(constraint, vocabulary)? else {
@@ -68,23 +76,41 @@ impl Compiled {
         let parser = vocabulary.factory().create_parser(grammar);
         let parser =
             parser.map_err(|error| ConstraintError::told(constraint.kind, &error.to_string()))?;
+        let compiling = parser.parser_stats().lexer_cost;
         let grammar = llguidance::Matcher::new(Ok(parser));
         if let Some(error) = grammar.get_error() {
             return Err(ConstraintError::told(constraint.kind, &error));
         }
-        if walks && begun.elapsed() > LONGEST {
-            return Err(ConstraintError::Slow);
-        }
+        let reach = match reach {
+            Reach::FirstMask => reach,
+            // Time decides where work does not.
+            Reach::Walk(u64::MAX) if begun.elapsed() > LONGEST => {
+                return Err(ConstraintError::Slow);
+            }
+            Reach::Walk(most_work) => {
+                let rest = most_work.checked_sub(compiling);
+                Reach::Walk(rest.ok_or(ConstraintError::Heavy)?)
+            }
+        };
         // It can be cancelled.
         let walked = grammar.deep_clone().into_cancellable();
         let walked = Matcher::new(Some(walked), vocabulary.clone(), None);
-        walk::walk(walked, cancel, walks).map_err(|error| error.of(constraint.kind))?;
-        Ok(Some(Self(grammar)))
+        let walked = walk::walk(walked, cancel, reach);
+        let walked = walked.map_err(|error| error.of(constraint.kind))?;
+        Ok(Some(Self {
+            grammar,
+            work: compiling.saturating_add(walked),
+        }))
+    }
+
+    /// Returns the work of compiling and following it.
+    pub fn work(&self) -> u64 {
+        self.work
     }
 
     /// Makes the grammar of a request, which shares nothing that is locked.
     pub fn grammar(&self) -> llguidance::Matcher {
-        let mut grammar = self.0.deep_clone();
+        let mut grammar = self.grammar.deep_clone();
         // Only a mask sets the fuel of the tokens after it. One that fails is told of later.
         let _ = grammar.compute_mask();
         grammar

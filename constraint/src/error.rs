@@ -18,6 +18,10 @@ pub enum ConstraintError {
     /// Compiling the constraint, or a mask of it, takes too long.
     #[error("it is too complex to be followed in time; simplify it")]
     Slow,
+    /// The constraint takes more work than is allowed. Work is counted and not timed, so this says
+    /// the same on every machine.
+    #[error("it takes too much work to be followed; simplify it")]
+    Heavy,
     /// Other constraints are being compiled.
     #[error("the server is compiling other constraints; try again")]
     Busy,

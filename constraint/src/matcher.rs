@@ -137,6 +137,11 @@ impl Matcher {
         self.ended > 0
     }
 
+    /// Returns the work of all masks so far. It is the same on every machine.
+    pub(crate) fn spent(&self) -> u64 {
+        self.grammar.as_ref().map_or(0, Grammar::spent)
+    }
+
     /// Returns a handle by which another thread ends a mask that takes too long. The constraint
     /// fails then.
     pub(crate) fn cancellation(&mut self) -> Option<CancellationHandle> {

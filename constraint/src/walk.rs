@@ -16,6 +16,8 @@ const SEED: u64 = 0x6c6f_636b;
 pub(crate) enum Stuck {
     /// It was cancelled.
     Cancelled,
+    /// It took too much work.
+    Heavy,
     /// No output begins.
     NoWords,
     /// The grammar failed.
@@ -26,6 +28,7 @@ impl Stuck {
     pub fn of(self, kind: ConstraintKind) -> ConstraintError {
         match self {
             Self::Cancelled => ConstraintError::Slow,
+            Self::Heavy => ConstraintError::Heavy,
             Self::NoWords => ConstraintError::refused(format!(
                 "no output fulfils the {}: it has no word",
                 kind.name()
@@ -35,16 +38,29 @@ impl Stuck {
     }
 }
 
-/// Computes the first mask; with `whole`, follows random allowed tokens until the output must
-/// end, again and again, for [`STEPS`] tokens in all, then as many of which each is repeated
+/// Distance that a constraint is followed where it is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Up to its first mask.
+    FirstMask,
+    /// For some hundred tokens, with at most this work.
+    Walk(u64),
+}
+
+/// Computes the first mask; of a [`Reach::Walk`], follows random allowed tokens until the output
+/// must end, again and again, for [`STEPS`] tokens in all, then as many of which each is repeated
 /// while it may be. Tokens are drawn uniformly, so that long
-/// outputs of odd characters come up early.
-pub(crate) fn walk(mut matcher: Matcher, cancel: &Cancel, whole: bool) -> Result<(), Stuck> {
+/// outputs of odd characters come up early. Returns the work.
+pub(crate) fn walk(mut matcher: Matcher, cancel: &Cancel, reach: Reach) -> Result<u64, Stuck> {
     if !cancel.arm(matcher.cancellation()) {
         return Err(Stuck::Cancelled);
     }
+    let (steps, most_work) = match reach {
+        Reach::FirstMask => (0, u64::MAX),
+        Reach::Walk(most_work) => (2 * STEPS, most_work),
+    };
     let (mut length, mut last) = (0, None);
-    for step in 0..=if whole { 2 * STEPS } else { 0 } {
+    for step in 0..=steps {
         let stuck = |matcher: &Matcher| match cancel.is_cancelled() {
             true => Stuck::Cancelled,
             false if step == 0 => Stuck::NoWords,
@@ -66,13 +82,16 @@ pub(crate) fn walk(mut matcher: Matcher, cancel: &Cancel, whole: bool) -> Result
         if matcher.take(token).is_err() {
             return Err(stuck(&matcher));
         }
+        if matcher.spent() > most_work {
+            return Err(Stuck::Heavy);
+        }
         length += 1;
         if matches!(matcher.is_fulfilled(), Ok(true)) && matcher.has_ended() {
             matcher.give_back(length).map_err(|_| stuck(&matcher))?;
             length = 0;
         }
     }
-    Ok(())
+    Ok(matcher.spent())
 }
 
 /// Returns a random allowed token; `None` if none is.

@@ -36,14 +36,22 @@ impl Constraints {
         checked
     }
 
-    /// Compiles a constraint that a request gets if it can be followed. [`Self::check`] finds it
-    /// compiled then.
+    /// Compiles a constraint that a request gets if it can be followed; with `light`, only if that
+    /// takes little work. [`Self::check`] finds it compiled then.
     ///
     /// # Errors
     /// [`ConstraintError`].
-    pub async fn prepare(&self, constraint: Constraint) -> Result<(), ConstraintError> {
+    pub async fn prepare(
+        &self,
+        constraint: Constraint,
+        light: bool,
+    ) -> Result<(), ConstraintError> {
         let kind = constraint.kind;
-        let checked = self.checker.check(Arc::new(constraint)).await;
+        let constraint = Arc::new(constraint);
+        let checked = match light {
+            true => self.checker.check_light(constraint).await,
+            false => self.checker.check(constraint).await,
+        };
         if checked.compiled.is_some() {
             self.metrics.checked(kind, &checked);
         }

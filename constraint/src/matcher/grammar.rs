@@ -35,6 +35,8 @@ pub(super) struct Grammar {
     most_work: u64,
     /// Work of the lexer so far, each unit of which keeps a byte or some.
     work: u64,
+    /// Items of the parser so far.
+    items: u64,
     pub computed: Computed,
 }
 
@@ -46,6 +48,7 @@ impl Grammar {
             longest: LONGEST,
             most_work: MOST_WORK,
             work: 0,
+            items: 0,
             computed: Computed::default(),
         }
     }
@@ -78,6 +81,11 @@ impl Grammar {
         self.inner.cancellation_handle()
     }
 
+    /// Returns the work of all masks so far, of the lexer and of the parser.
+    pub fn spent(&self) -> u64 {
+        self.work + self.items
+    }
+
     /// Returns true if nothing may follow.
     pub fn is_stopped(&self) -> bool {
         self.inner.is_stopped() && !self.inner.is_error()
@@ -103,8 +111,10 @@ impl Grammar {
         self.computed.took += begun.elapsed();
         let mask = mask.map_err(|error| error.to_string())?;
         out.extend_from_slice(mask.as_slice());
-        let spent = self.inner.last_step_stats();
-        self.work += spent.map_or(0, |spent| spent.lexer_cost);
+        if let Ok(spent) = self.inner.last_step_stats() {
+            self.work += spent.lexer_cost;
+            self.items += spent.all_items as u64;
+        }
         if self.work > self.most_work {
             out.clear();
             return Err("its automaton takes too much memory; simplify it".to_owned());

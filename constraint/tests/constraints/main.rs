@@ -14,3 +14,4 @@ mod refusals;
 mod schemas;
 mod soak;
 mod support;
+mod work;

@@ -33,7 +33,7 @@ impl From<&ConstraintError> for Refusal {
         match error {
             ConstraintError::Refused { .. } if error.keyword().is_some() => Self::Keyword,
             ConstraintError::Refused { .. } => Self::Text,
-            ConstraintError::Slow => Self::Slow,
+            ConstraintError::Slow | ConstraintError::Heavy => Self::Slow,
             ConstraintError::Busy => Self::Busy,
             ConstraintError::NoEnd | ConstraintError::Vocabulary(_) => Self::Model,
         }

@@ -151,10 +151,18 @@ async fn the_level_says_what_is_held() {
     ]);
     let (_, asked) = post(&arguments, CHAT, &asking(&json!({"tools": some})), CALL).await;
     assert!(asked.expect("a constraint").text.contains("place"));
-    // Schemas that can't be obeyed, by themselves or as a grammar, leave the name.
+    let multiple = |kind| json!({"type": kind, "multipleOf": 997});
+    let one = json!({"type": "object", "properties": {"a": multiple("number")}});
+    let tools = json!([tool("look", &json!({"parameters": one}))]);
+    let (_, asked) = post(&arguments, CHAT, &asking(&json!({"tools": tools})), CALL).await;
+    assert!(asked.expect("a constraint").text.contains("multipleOf"));
+    // Schemas that can't be obeyed, by themselves or as a grammar, or take too much work, leave
+    // the name.
     let overlap =
         json!({"oneOf": [{"type": "object"}, {"type": "object", "properties": {"a": {}}}]});
-    for schema in [json!({"type": "object", "not": {}}), overlap] {
+    let both = json!({"a": multiple("number"), "b": multiple("integer")});
+    let heavy = json!({"type": "object", "properties": both});
+    for schema in [json!({"type": "object", "not": {}}), overlap, heavy] {
         let tool = tool("look", &json!({"parameters": schema}));
         let (_, asked) = post(&arguments, CHAT, &asking(&json!({"tools": [tool]})), CALL).await;
         let grammar = asked.expect("a constraint").text;

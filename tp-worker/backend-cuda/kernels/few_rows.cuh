@@ -133,25 +133,31 @@ __device__ inline void copy_chunk_rows(const Product& a, const From& from, unsig
 // They lie where mma.m16n8k16 has them: `sums[g][t][i]` of a lane is output
 // lane / 4 + i / 2 · 8 of group g, row lane % 4 · 2 + i % 2 of tile t.
 #if OPERAND_IS_BF16
+// Reads the rows `x` of all tiles from a unit on, four matrices at a time: of one tile over 32
+// columns, for this and the next 16 if `first`, or of two tiles over 16.
+template <unsigned TILES>
+__device__ inline void read_tiles(unsigned (&b)[TILES + TILES % 2][2], const uint4* x, unsigned unit, bool first) {
+    const unsigned lane = threadIdx.x % 32;
+    if (TILES == 1 && first) {
+        unsigned both[4];
+        ldmatrix_x4(both, x + place_of(lane % 8, unit + lane / 8));
+        b[0][0] = both[0]; b[0][1] = both[1]; b[1][0] = both[2]; b[1][1] = both[3];
+    }
+    if (TILES > 1)
+        UNROLL
+        for (unsigned t = 0; t < TILES; t += 2) {
+            unsigned both[4];
+            ldmatrix_x4(both, x + place_of(t * TILE + lane / 16 * 8 + lane % 8, unit + lane / 8 % 2));
+            b[t][0] = both[0]; b[t][1] = both[1]; b[t + 1][0] = both[2]; b[t + 1][1] = both[3];
+        }
+}
 template <unsigned OWN, unsigned TILES>
 __device__ inline void multiply_chunk(float (&sums)[OWN][TILES][4], const uint4* w, const uint4* x) {
     const unsigned lane = threadIdx.x % 32;
     unsigned b[TILES + TILES % 2][2];
     UNROLL
     for (unsigned unit = 0; unit < UNITS; unit += 2) {
-        // Four matrices: of one tile over 32 columns, or of two over 16.
-        if (TILES == 1 && unit % 4 == 0) {
-            unsigned both[4];
-            ldmatrix_x4(both, x + place_of(lane % 8, unit + lane / 8));
-            b[0][0] = both[0]; b[0][1] = both[1]; b[1][0] = both[2]; b[1][1] = both[3];
-        }
-        if (TILES > 1)
-            UNROLL
-            for (unsigned t = 0; t < TILES; t += 2) {
-                unsigned both[4];
-                ldmatrix_x4(both, x + place_of(t * TILE + lane / 16 * 8 + lane % 8, unit + lane / 8 % 2));
-                b[t][0] = both[0]; b[t][1] = both[1]; b[t + 1][0] = both[2]; b[t + 1][1] = both[3];
-            }
+        read_tiles<TILES>(b, x, unit, unit % 4 == 0);
         UNROLL
         for (unsigned g = 0; g < OWN; g++) {
             unsigned fragment[4];
@@ -169,27 +175,32 @@ __device__ inline void multiply_add(float& sum, const float4& a, const float4& b
     sum = __fmaf_rn(a.z, b.z, sum);
     sum = __fmaf_rn(a.w, b.w, sum);
 }
+// sums += weights · xᵀ over a unit of the rows `x` of all tiles.
+template <unsigned OWN, unsigned TILES>
+__device__ inline void multiply_tiles(float (&sums)[OWN][TILES][4], const float4 (&left)[OWN][2], const uint4* x, unsigned unit) {
+    const unsigned lane = threadIdx.x % 32;
+    UNROLL
+    for (unsigned t = 0; t < TILES; t++) {
+        float4 right[2];
+        UNROLL
+        for (unsigned odd = 0; odd < 2; odd++) right[odd] = *(const float4*)(x + place_of(t * TILE + lane % 4 * 2 + odd, unit));
+        UNROLL
+        for (unsigned g = 0; g < OWN; g++)
+            UNROLL
+            for (unsigned i = 0; i < 4; i++) multiply_add(sums[g][t][i], left[g][i / 2], right[i % 2]);
+    }
+}
 template <unsigned OWN, unsigned TILES>
 __device__ inline void multiply_chunk(float (&sums)[OWN][TILES][4], const uint4* w, const uint4* x) {
     const unsigned lane = threadIdx.x % 32;
-    auto at = [](const uint4* from, unsigned row, unsigned unit) { return *(const float4*)(from + place_of(row, unit)); };
     ROLLED
     for (unsigned unit = 0; unit < UNITS; unit++) {
         float4 left[OWN][2];
         UNROLL
         for (unsigned g = 0; g < OWN; g++)
             UNROLL
-            for (unsigned half = 0; half < 2; half++) left[g][half] = at(w, g * GROUP + half * 8 + lane / 4, unit);
-        UNROLL
-        for (unsigned t = 0; t < TILES; t++) {
-            float4 right[2];
-            UNROLL
-            for (unsigned odd = 0; odd < 2; odd++) right[odd] = at(x, t * TILE + lane % 4 * 2 + odd, unit);
-            UNROLL
-            for (unsigned g = 0; g < OWN; g++)
-                UNROLL
-                for (unsigned i = 0; i < 4; i++) multiply_add(sums[g][t][i], left[g][i / 2], right[i % 2]);
-        }
+            for (unsigned half = 0; half < 2; half++) left[g][half] = *(const float4*)(w + place_of(g * GROUP + half * 8 + lane / 4, unit));
+        multiply_tiles(sums, left, x, unit);
     }
 }
 #endif

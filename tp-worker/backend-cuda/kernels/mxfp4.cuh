@@ -150,20 +150,7 @@ struct PackedTileOf {
         unsigned b[TILES + TILES % 2][2];
         UNROLL
         for (unsigned step = 0; step < 2; step++) {
-            // Four matrices: of one tile over 32 columns, or of two over 16.
-            const unsigned unit = first + 2 * step;
-            if (TILES == 1 && step == 0) {
-                unsigned both[4];
-                ldmatrix_x4(both, x + place_of(lane % 8, unit + lane / 8));
-                b[0][0] = both[0]; b[0][1] = both[1]; b[1][0] = both[2]; b[1][1] = both[3];
-            }
-            if (TILES > 1)
-                UNROLL
-                for (unsigned t = 0; t < TILES; t += 2) {
-                    unsigned both[4];
-                    ldmatrix_x4(both, x + place_of(t * TILE + lane / 16 * 8 + lane % 8, unit + lane / 8 % 2));
-                    b[t][0] = both[0]; b[t][1] = both[1]; b[t + 1][0] = both[2]; b[t + 1][1] = both[3];
-                }
+            read_tiles<TILES>(b, x, first + 2 * step, step == 0);
             UNROLL
             for (unsigned g = 0; g < OWN; g++) {
                 const unsigned (&own)[2][4] = pairs[g];
@@ -180,7 +167,7 @@ struct PackedTileOf {
     }
     // Four columns: of each half of them a pair.
     __device__ inline void multiply_unit(const uint4* stage, unsigned unit) {
-        const unsigned lane = threadIdx.x % 32, part = unit / (SHARING / EACH), within = unit % (SHARING / EACH);
+        const unsigned part = unit / (SHARING / EACH), within = unit % (SHARING / EACH);
         const uint4* x = stage + W_UNITS + EXPONENTS + unit / UNITS * X_UNITS;
         float4 left[OWN][2];
         UNROLL
@@ -194,16 +181,7 @@ struct PackedTileOf {
                 auto high = [](unsigned x) { return __uint_as_float(x & 0xffff0000u); };
                 left[g][half] = make_float4(low(front), high(front), low(back), high(back));
             }
-        UNROLL
-        for (unsigned t = 0; t < TILES; t++) {
-            float4 right[2];
-            UNROLL
-            for (unsigned odd = 0; odd < 2; odd++) right[odd] = *(const float4*)(x + place_of(t * TILE + lane % 4 * 2 + odd, unit % UNITS));
-            UNROLL
-            for (unsigned g = 0; g < OWN; g++)
-                UNROLL
-                for (unsigned i = 0; i < 4; i++) multiply_add(sums[g][t][i], left[g][i / 2], right[i % 2]);
-        }
+        multiply_tiles(sums, left, x, unit % UNITS);
     }
 #endif
 };

@@ -14,6 +14,7 @@ pub use attention::{
 };
 pub use blocks::BlockOps;
 pub(crate) use blocks::number_of;
+pub(crate) use experts::MOST_EXPERT_COLUMNS;
 pub use experts::check_experts;
 pub(crate) use experts::products::ExpertProducts;
 pub(crate) use experts::{ExpertOps, MixtureSpace};

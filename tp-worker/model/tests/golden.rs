@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "golden/chunks.rs"]
+mod chunks;
 #[path = "golden/cuda.rs"]
 mod cuda;
 #[path = "golden/cuda_company.rs"]
@@ -359,7 +361,6 @@ fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
 fn quantized_weights_stay_near_the_reference() {
     for (format, limit) in [(Quantization::Int8, 0.05), (Quantization::Int4, 0.4)] {
         for (name, case) in cases() {
-            let texts = texts(&case.golden);
             let limit = match (case.is_mixture(), case.norms_outputs()) {
                 (true, _) => 2.0 * limit,
                 (false, true) => 1.5 * limit,
@@ -370,15 +371,20 @@ fn quantized_weights_stay_near_the_reference() {
                     tp_size,
                     ..Feed::plain(KvCacheDtype::Bfloat16)
                 };
-                let model = rounded(&case.model, format);
-                let found = logits(&model, &cpu(Dtype::Bfloat16), feed, &texts);
-                for (prompt, logits) in case.golden.prompts.iter().zip(&found) {
-                    let last = &logits[prompt.ids.len() - 1];
-                    let error = relative_error(last, &prompt.last_logits);
-                    assert!(error <= limit, "{name} {format:?}: {error}");
-                }
+                check_rounded(name, &case, format, feed, limit);
             }
         }
+    }
+}
+
+/// Checks that logits of rounded weights are as near the reference as `limit` says.
+fn check_rounded(name: &str, case: &Case, format: Quantization, feed: Feed, limit: f64) {
+    let (model, texts) = (rounded(&case.model, format), texts(&case.golden));
+    let found = logits(&model, &cpu(Dtype::Bfloat16), feed, &texts);
+    for (prompt, logits) in case.golden.prompts.iter().zip(&found) {
+        let last = &logits[prompt.ids.len() - 1];
+        let error = relative_error(last, &prompt.last_logits);
+        assert!(error <= limit, "{name} {format:?}: {error}");
     }
 }
 

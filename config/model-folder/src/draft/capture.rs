@@ -7,6 +7,8 @@ use super::folder::{Folder, damaged};
 use crate::raw::Raw;
 
 const KEY: &str = "eagle_aux_hidden_state_layer_ids";
+/// Object with keys of a head, as SpecForge and SGLang write it.
+pub(super) const EAGLE_CONFIG: &str = "eagle_config";
 
 /// Layers whose input is captured, ascending.
 ///
@@ -18,7 +20,7 @@ pub(super) fn layers(folder: &Folder, num_layers: usize) -> Result<Vec<usize>, C
     let path = &folder.path;
     let wrong = |error| damaged(path, error);
     let config = &folder.config;
-    let inner = config.object("eagle_config").map_err(wrong)?;
+    let inner = config.object(EAGLE_CONFIG).map_err(wrong)?;
     if let Some(inner) = &inner
         && !inner.flag("use_aux_hidden_state", true).map_err(wrong)?
     {

@@ -106,6 +106,17 @@ fn heads_that_do_not_fit_say_so() {
             ["norm_before_fc", "norms"],
         ),
         (7, json!({"norm_output": true}), ["norm_output", "norms"]),
+        (7, json!({"fc_norm": true}), ["fc_norm", "norms"]),
+        (
+            7,
+            json!({"eagle_config": {"norm_before_fc": true}}),
+            ["eagle_config.norm_before_fc", "norms"],
+        ),
+        (
+            7,
+            json!({"eagle_config": {"use_last_layernorm": false}}),
+            ["eagle_config.use_last_layernorm", "norms"],
+        ),
         (
             7,
             json!({"speculators_config": {}}),

@@ -1,6 +1,6 @@
 //! Constrained outputs are the same with drafts, and of their languages.
 
-use std::sync::{Arc, LazyLock, PoisonError};
+use std::sync::{Arc, LazyLock};
 
 use lockstep_config::args::VerificationArg;
 use lockstep_devices::Registry;
@@ -15,7 +15,7 @@ use lockstep_types::{
 use serde_json::{Value, json};
 
 use crate::{
-    cuda::ONE_AT_A_TIME,
+    cuda::alone,
     goldens::GOLDENS,
     load::{idle, run},
     oracle::{Oracle, compare},
@@ -312,8 +312,7 @@ fn few_jobs() -> Vec<Job> {
 
 /// Answers on a fake GPU, the number of accepted drafts, and that of retractions.
 pub fn on_gpus(setup: &Setup, jobs: &[Job]) -> (Vec<Completion>, u64, u64) {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let _order = lockstep_fake_cuda::order_of_threads(3);
+    let _alone = alone(3);
     let setup = Setup {
         gpus: true,
         chunk: Some(64),

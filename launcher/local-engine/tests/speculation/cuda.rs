@@ -15,8 +15,14 @@ use crate::{
     setup::{Algorithm, Setup, Shape},
 };
 
-/// Held by a test whose engine's threads draw an order: a process has one order for new threads.
-pub static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Gives the fake GPUs of engines that start from now on an order that `seed` draws. Other tests
+/// wait until the result is dropped: a process has one order for new threads.
+pub fn alone(seed: u64) -> impl Sized {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // The order ends before the lock.
+    (lockstep_fake_cuda::order_of_threads(seed), one)
+}
 
 /// Requests of both DP ranks: first for one while the other idles, then for both.
 fn jobs() -> Vec<Job> {
@@ -37,8 +43,7 @@ fn jobs() -> Vec<Job> {
 /// Answers, and the number of switches. One algorithm of products serves all passes, so that
 /// bits can be compared.
 fn texts(setup: &Setup, policy: Policy) -> (Vec<Completion>, u64) {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let _order = lockstep_fake_cuda::order_of_threads(3);
+    let _alone = alone(3);
     let setup = Setup {
         dp: 2,
         gpus: true,

@@ -4,6 +4,7 @@
 use lockstep_types::Dtype;
 
 use crate::{
+    cuda::alone,
     setup::{Algorithm, Layers, Setup, Shape},
     two_caches::{SPLITS, answers, jobs, jobs_of_devices, on_gpus, same, with_drafts},
 };
@@ -69,10 +70,7 @@ fn drafts_change_no_bit_where_experts_are_split_by_number() {
 /// same bits.
 #[test]
 fn drafts_on_gpus_change_no_bit() {
-    let _alone = crate::cuda::ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let _order = lockstep_fake_cuda::order_of_threads(3);
+    let _alone = alone(3);
     let (jobs, mut accepted) = (jobs_of_devices(16), 0);
     let ngram = (Algorithm::Ngram, Shape::TREE, 4);
     let eagle3 = (Algorithm::Eagle3, Shape::chain(3), 1);

@@ -4,6 +4,7 @@
 use lockstep_types::Dtype;
 
 use crate::{
+    cuda::alone,
     setup::{Algorithm, Layers, Setup, Shape},
     two_caches::{SPLITS, answers, jobs, jobs_of_devices, on_gpus, same, with_drafts},
     windows::{cold_and_warm, jobs_with_stems},
@@ -82,10 +83,7 @@ fn drafts_change_no_bit() {
 /// The device attends beside sinks, multiplies by packed experts, drafts and chooses.
 #[test]
 fn drafts_on_gpus_change_no_bit() {
-    let _alone = crate::cuda::ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let _order = lockstep_fake_cuda::order_of_threads(3);
+    let _alone = alone(3);
     let drafts = [
         (Algorithm::Ngram, Shape::TREE, 4),
         (Algorithm::Standalone, Shape::chain(3), 16),

@@ -12,7 +12,8 @@
 //! - [`dflash`] has the settings of [`matrix`] and [`adaptive`] for DFLASH, which drafts no trees.
 //! - [`two_caches`] has a model with two groups of layers.
 //! - [`windows`] has a model with sliding windows in some layers, [`experts`] one with mixtures of
-//!   experts, and [`gpt_oss`] one with both, and with sinks.
+//!   experts, and [`gpt_oss`] one with both, and with sinks. [`mechanisms`] has every drafter on
+//!   each of them.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`constraints`] checks constrained outputs; the random requests of all others have some, too.
 //! - [`budgets`] limits the reasoning before outputs.
@@ -37,6 +38,7 @@ mod gpt_oss;
 mod lengths;
 mod load;
 mod matrix;
+mod mechanisms;
 mod modes;
 mod oracle;
 mod pauses;

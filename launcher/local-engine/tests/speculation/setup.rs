@@ -11,9 +11,9 @@ use lockstep_config::{
 use lockstep_devices::{DeviceFootprint, Registry};
 use lockstep_local_engine::{LocalEngine, LocalOptions, MaskPlace};
 use lockstep_types::{
-    CheckpointFormat, DeviceKind, DraftKind, Dtype, EngineConfig, ExpertGate, ExpertTensors,
-    ExpertsNames, ExpertsSpec, Footprint as _, GatedMlpNames, LoadFormat, Mlp, ModelConfig,
-    Mxfp4Checkpoint, Routing,
+    CheckpointFormat, DeviceKind, DflashSpec, DraftKind, Dtype, EngineConfig, ExpertGate,
+    ExpertTensors, ExpertsNames, ExpertsSpec, Footprint as _, GatedMlpNames, LoadFormat, Mlp,
+    ModelConfig, Mxfp4Checkpoint, Routing,
 };
 
 use crate::policies::Policy;
@@ -314,8 +314,12 @@ impl Setup {
         assert!(config.model.ep_sizes(self.tp).contains(&self.ep));
         config.parallel.ep_size = self.ep;
         if let Some(draft) = &mut config.speculation.draft {
-            self.layers.change(&mut draft.model);
-            if let DraftKind::Eagle3 { capture_layers, .. } = &mut draft.kind
+            // DFlash's models have layers of their own, whatever the target's are.
+            if !matches!(draft.kind, DraftKind::Dflash(_)) {
+                self.layers.change(&mut draft.model);
+            }
+            if let DraftKind::Eagle3 { capture_layers, .. }
+            | DraftKind::Dflash(DflashSpec { capture_layers, .. }) = &mut draft.kind
                 && config.model.load_format == LoadFormat::Dummy
             {
                 *capture_layers = (1..RANDOM_LAYERS).collect();

@@ -8,6 +8,7 @@ use lockstep_types::request::{Finish, Request};
 use lockstep_types::sampling::LogprobParams;
 
 use crate::{
+    cuda::alone,
     goldens::GOLDENS,
     load::{idle, run},
     oracle::compare,
@@ -171,10 +172,7 @@ fn drafts_change_no_bit() {
 /// bits.
 #[test]
 fn drafts_on_gpus_change_no_bit() {
-    let _alone = crate::cuda::ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let _order = lockstep_fake_cuda::order_of_threads(3);
+    let _alone = alone(3);
     let (jobs, mut accepted) = (jobs_of_devices(16), 0);
     let drafts = [
         (Algorithm::Ngram, Shape::TREE, 4),

@@ -7,6 +7,7 @@ use lockstep_types::Dtype;
 use lockstep_types::request::Request;
 
 use crate::{
+    cuda::alone,
     goldens::GOLDENS,
     load::{idle, run},
     requests::{Job, golden},
@@ -93,17 +94,25 @@ fn answers_of_small(setup: &Setup, jobs: &[Job]) -> Vec<Completion> {
 /// Prompts that begin alike for as long as the widest window, one position more or less, and up
 /// to the ends of pages.
 pub fn jobs_with_stems(page: usize) -> Vec<Job> {
-    let widest = WINDOWS.iter().flatten().max().copied().unwrap_or(0);
-    let all = GOLDENS.iter().flat_map(|golden| &golden.prompt_ids);
-    let stem: Vec<u32> = all.copied().take(3 * 64 + 1).collect();
-    let lengths = [widest, 2 * page, 3 * page].map(|at| [at - 1, at, at + 1]);
+    jobs_at([widest(), 2 * page, 3 * page], 24)
+}
+
+/// The widest of [`WINDOWS`].
+pub fn widest() -> usize {
+    WINDOWS.iter().flatten().max().copied().unwrap_or(0)
+}
+
+/// Prompts that begin alike up to each of `edges`, one position more or less.
+pub fn jobs_at(edges: [usize; 3], max_new_tokens: u32) -> Vec<Job> {
+    let stem = GOLDENS.iter().flat_map(|golden| &golden.prompt_ids);
+    let lengths = edges.map(|at| [at - 1, at, at + 1]);
     let job = |(number, length): (usize, usize)| {
         let mut request = golden(&GOLDENS[0]);
-        request.input_ids = stem[..length.min(stem.len())].to_vec();
+        request.input_ids = stem.clone().copied().take(length).collect();
         request.input_ids.extend([91, 92 + number as u32, 93]);
         Job {
             request: Request {
-                max_new_tokens: 24,
+                max_new_tokens,
                 ..request
             },
             arrival: 3 * number,
@@ -209,10 +218,7 @@ fn drafts_change_no_bit() {
 /// Tiles of a GPU and trees that it grows itself see by positions too.
 #[test]
 fn drafts_on_gpus_change_no_bit() {
-    let _alone = crate::cuda::ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let _order = lockstep_fake_cuda::order_of_threads(4);
+    let _alone = alone(4);
     let (jobs, mut accepted) = (jobs_of_devices(10), 0);
     let drafts = [
         (Algorithm::Ngram, Shape::TREE, 4),

@@ -122,10 +122,9 @@ async fn hold_unasked(
             continue;
         };
         let part = Constraint::new(ConstraintKind::Lark, grammar.as_str());
-        match app.constraints.prepare(part).await {
+        // A grammar with schemas that takes much work does so each time, and the names are left.
+        match app.constraints.prepare(part, *schemas).await {
             Ok(()) => {}
-            // A schema that takes long does so each time.
-            Err(ConstraintError::Slow) if *schemas => continue,
             // What else the machine does must not show in a text.
             Err(ConstraintError::Busy | ConstraintError::Slow) => {
                 let message = "the server had no time to compile the grammar of the tools' calls; \

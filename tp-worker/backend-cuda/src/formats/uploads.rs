@@ -6,11 +6,16 @@ use half::{bf16, f16};
 use lockstep_backend::{CheckpointDtype, HostFloats, HostForm};
 
 use crate::error::CudaError;
+use crate::ops::MOST_EXPERT_COLUMNS;
 use crate::runtime::{Buffer, Context, Staged, Stream};
 use crate::tensors::{Element, Floats};
 
 /// Bytes that are copied at a time.
 const PIECE: usize = 4 << 20;
+const _: () = assert!(
+    MOST_EXPERT_COLUMNS <= PIECE / 4,
+    "a row of 32-bit floats, made by itself, fits in a piece"
+);
 
 /// Uploads matrices through two pieces of pinned memory: the host fills one while the other is
 /// copied.
@@ -84,7 +89,8 @@ impl Uploads {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// Panics if `to` has no room for the rows, or a row has more than [`PIECE`] bytes.
+    /// Panics if `to` has no room for the rows, or a row has more than [`PIECE`] bytes, which one of
+    /// at most [`MOST_EXPERT_COLUMNS`] columns has not.
     pub(super) fn rows(
         &mut self,
         stream: &Stream,

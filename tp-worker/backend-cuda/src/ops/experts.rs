@@ -31,15 +31,18 @@ const WARPS: usize = 4;
 /// Kernels of a router, with the rows that a warp multiplies.
 const SCORES: [(&str, usize); 3] = [("score_1", 1), ("score_4", 4), ("score_16", 16)];
 
+/// Most columns of an expert's matrices. Rows of some are made one by one on their way to the device.
+pub(crate) const MOST_EXPERT_COLUMNS: usize = 1 << 20;
 /// Least columns of an expert: lists of its routes lie where its gates and ups will.
 const LEAST_COLUMNS: usize = 8;
 
 /// Checks that the kernels run a rank's mixture of experts.
 ///
 /// # Errors
-/// [`CudaError::Unsupported`] for more experts, or narrower ones, than they serve.
+/// [`CudaError::Unsupported`] for more experts, or narrower or wider ones, than they serve.
 pub fn check_experts(shape: &ExpertsShape) -> Result<(), CudaError> {
     let (count, columns) = (shape.count.max(shape.scored), shape.down.cols);
+    let widest = columns.max(shape.gate_up.cols);
     if count > MOST_EXPERTS {
         return Err(CudaError::Unsupported(format!(
             "layers of {count} experts are not served on GPUs, which take {MOST_EXPERTS} at most: give --device cpu"
@@ -49,6 +52,12 @@ pub fn check_experts(shape: &ExpertsShape) -> Result<(), CudaError> {
         return Err(CudaError::Unsupported(format!(
             "experts of {columns} columns on a rank are too narrow for GPUs, which need {LEAST_COLUMNS}: give a \
              lower --tp-size, or --device cpu"
+        )));
+    }
+    if widest > MOST_EXPERT_COLUMNS {
+        return Err(CudaError::Unsupported(format!(
+            "matrices of experts with {widest} columns are not served on GPUs, which take \
+             {MOST_EXPERT_COLUMNS} at most: give --device cpu"
         )));
     }
     Ok(())

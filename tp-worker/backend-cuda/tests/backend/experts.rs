@@ -216,7 +216,8 @@ fn a_recorded_pass_serves_every_choice_of_the_rows_that_there_are() {
     }
 }
 
-/// Experts that are so narrow that lists of routes may have no room, and layers of very many.
+/// Experts that are so narrow that lists of routes may have no room, so wide that a row may not be
+/// made in one piece, and layers of very many.
 #[test]
 fn experts_that_kernels_do_not_serve_are_refused_with_a_remedy() {
     let shape = |count, columns| {
@@ -235,9 +236,11 @@ fn experts_that_kernels_do_not_serve_are_refused_with_a_remedy() {
         }
     };
     assert!(check_experts(&shape(1024, 8)).is_ok());
+    assert!(check_experts(&shape(4, 1 << 20)).is_ok());
     for (count, columns, texts) in [
         (4, 7, ["7 columns", "--tp-size"]),
         (1025, 8, ["1025 experts", "--device cpu"]),
+        (4, (1 << 20) + 1, ["1048577 columns", "--device cpu"]),
     ] {
         let error = check_experts(&shape(count, columns)).unwrap_err();
         let error = error.to_string();

@@ -104,13 +104,19 @@ impl<T> MlpBuffers<T> {
 
     /// Sets the row count of all buffers.
     pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
-        for gated in &mut self.gated {
+        // Taken apart, so that no kind is forgotten.
+        let Self {
+            gated,
+            plain,
+            experts,
+        } = self;
+        for gated in gated {
             gated.set_rows(backend, rows);
         }
-        for plain in &mut self.plain {
+        for plain in plain {
             plain.set_rows(backend, rows);
         }
-        for experts in &mut self.experts {
+        for experts in experts {
             experts.set_rows(backend, rows);
         }
     }

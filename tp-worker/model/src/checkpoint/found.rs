@@ -92,7 +92,10 @@ impl<'a> Convert<Listed> for Locate<'a, '_> {
         let expected = match format {
             WeightFormat::Fp8 { .. } => Some("F8_E4M3"),
             WeightFormat::Mxfp4 => Some("MXFP4"),
-            _ => None,
+            WeightFormat::Float
+            | WeightFormat::Float32
+            | WeightFormat::Int8
+            | WeightFormat::Int4 => None,
         };
         if let (Some(found), Some(expected), Some(tensor)) = (found, expected, part.tensors.first())
         {

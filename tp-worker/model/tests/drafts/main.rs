@@ -14,6 +14,7 @@ mod pass;
 mod capture;
 mod dflash;
 mod goldens;
+mod gpt_oss;
 mod moved;
 mod nextn;
 mod oracle;

@@ -10,8 +10,8 @@ use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 use super::cuda::{DTYPES, gpus, tolerance};
 use super::data_parallel::{self, staggered, variations, whole};
 use super::{
-    Case, F32_CLEAR_GAP, F32_TOLERANCE, cases, cases_on_gpus, check, cpu, max_error, naive,
-    relative_error, rounded, texts,
+    Case, F32_CLEAR_GAP, F32_TOLERANCE, cases, cases_on_gpus, check, check_rounded, cpu, max_error,
+    naive, rounded, texts,
 };
 use crate::driver::{Factory, Feed, logits};
 use crate::world;
@@ -77,16 +77,8 @@ fn other_backends_and_formats_split_experts_by_number_too() {
             check(&name, &case.golden, &found, reference, 2.0 * reference);
         }
         for (format, limit) in [(Quantization::Int8, 0.1), (Quantization::Int4, 0.8)] {
-            let (model, feed) = (
-                rounded(&case.model, format),
-                feed((2, 2), KvCacheDtype::Bfloat16),
-            );
-            let found = logits(&model, &cpu(Dtype::Bfloat16), feed, &texts);
-            for (prompt, logits) in case.golden.prompts.iter().zip(&found) {
-                let last = &logits[prompt.ids.len() - 1];
-                let error = relative_error(last, &prompt.last_logits);
-                assert!(error <= limit, "{name} {format:?}: {error}");
-            }
+            let feed = feed((2, 2), KvCacheDtype::Bfloat16);
+            check_rounded(name, &case, format, feed, limit);
         }
     }
 }

@@ -1,8 +1,11 @@
 //! Goldens find a wrong fact: each mechanism of a family, left out, moves logits far beyond noise.
 
+use std::mem::swap;
+use std::num::NonZeroUsize;
+
 use lockstep_types::{
     Activation, Dtype, ExpertGate, ExpertTensors, ExpertsSpec, KvCacheDtype, Mlp, ModelConfig,
-    NormKind, RopeConfig, RopeScaling, RouterWeights, Values,
+    NormKind, Norms, QkNorm, RopeConfig, RopeScaling, RouterWeights, Values,
 };
 
 use super::{F32_TOLERANCE, cases, cpu, max_error};
@@ -11,7 +14,7 @@ use crate::driver::{Feed, logits};
 /// A fixture, the mechanism that is left out, and the way to leave it out.
 type Fault = (&'static str, &'static str, fn(&mut ModelConfig));
 
-const FAULTS: [Fault; 39] = [
+const FAULTS: [Fault; 66] = [
     ("granite", "embedding's factor", |model| {
         model.multipliers.embedding = 1.0;
     }),
@@ -159,7 +162,100 @@ const FAULTS: [Fault; 39] = [
     ("ministral3", "growth of queries", |model| {
         each(model, |layer| layer.rope.query_scaling = None);
     }),
+    (
+        "mistral_sliding_window",
+        "window's last position",
+        |model| {
+            widen(model, -1);
+        },
+    ),
+    ("phi3_window", "window's end", |model| widen(model, 1)),
+    ("qwen2_windows", "window's end", |model| widen(model, 1)),
+    ("smollm3_windows", "window's end", |model| widen(model, 1)),
+    ("olmo3", "window's last position", |model| widen(model, -1)),
+    ("gemma2", "window's end", |model| widen(model, 1)),
+    ("gemma3", "window's last position", |model| widen(model, -1)),
+    ("gpt_oss", "window's end", |model| widen(model, 1)),
+    ("gpt_oss_mxfp4", "window's last position", |model| {
+        widen(model, -1);
+    }),
+    ("gpt_oss", "order of layers with windows", other_order),
+    ("qwen2_windows", "order of layers with windows", other_order),
+    ("gpt_oss", "YaRN's factor", |model| {
+        each(model, |layer| {
+            if let RopeScaling::Yarn {
+                attention_factor, ..
+            } = &mut layer.rope.scaling
+            {
+                *attention_factor = 1.0;
+            }
+        });
+    }),
+    ("gemma2", "factor of scores", |model| {
+        each(model, |layer| {
+            layer.scale = (layer.head_dim as f32).powf(-0.5);
+        });
+    }),
+    ("gemma2", "norms behind blocks", |model| {
+        for layer in &mut model.layers {
+            layer.norms = Norms::Before;
+        }
+    }),
+    ("gemma3", "norms of heads", no_qk_norm),
+    ("olmo2", "norms of all heads at once", no_qk_norm),
+    ("minimax_m2", "norms of all heads at once", no_qk_norm),
+    ("minimax_m2", "rotation of a part", |model| {
+        each(model, |layer| layer.rope.rotated = None);
+    }),
+    ("minimax_m2", "correction of choices", |model| {
+        mixtures(model, |experts| experts.routing.corrected = false);
+    }),
+    ("glm4_moe", "sum of weights", |model| {
+        mixtures(model, |experts| experts.routing.renormalized = false);
+    }),
+    ("glm4_moe", "norms of heads", no_qk_norm),
+    ("glm4_moe", "biases of attention", |model| {
+        each(model, |layer| layer.qkv_bias = false);
+    }),
+    ("qwen3_moe", "sum of weights", |model| {
+        mixtures(model, |experts| experts.routing.renormalized = false);
+    }),
+    ("qwen3_moe", "last of the chosen experts", |model| {
+        mixtures(model, |experts| experts.active -= 1);
+    }),
+    ("mixtral", "sum of weights", |model| {
+        mixtures(model, |experts| experts.routing.renormalized = false);
+    }),
+    ("mixtral", "softmax over scores", |model| {
+        mixtures(model, |experts| {
+            experts.routing.weights = RouterWeights::Sigmoid;
+        });
+    }),
+    ("granite_moe", "softmax over the chosen experts", |model| {
+        mixtures(model, |experts| experts.routing.renormalized = false);
+    }),
 ];
+
+/// Lets layers with windows see `by` positions more.
+fn widen(model: &mut ModelConfig, by: isize) {
+    each(model, |layer| {
+        let window = layer.window.map(NonZeroUsize::get);
+        layer.window = window.and_then(|window| NonZeroUsize::new(window.checked_add_signed(by)?));
+    });
+}
+
+/// Gives each layer the window of the layer before it.
+fn other_order(model: &mut ModelConfig) {
+    let mut last = model
+        .layers
+        .last()
+        .and_then(|layer| layer.attention().window);
+    each(model, |layer| swap(&mut layer.window, &mut last));
+}
+
+fn no_qk_norm(model: &mut ModelConfig) {
+    each(model, |layer| layer.qk_norm = QkNorm::None);
+}
 
 /// Changes each mixture of experts.
 fn mixtures(model: &mut ModelConfig, change: impl Fn(&mut ExpertsSpec)) {
@@ -180,7 +276,7 @@ fn clamp(model: &mut ModelConfig, change: impl Fn(&mut f32, &mut f32)) {
 }
 
 /// Changes the attention of each layer.
-fn each(model: &mut ModelConfig, change: impl Fn(&mut lockstep_types::AttentionSpec)) {
+fn each(model: &mut ModelConfig, mut change: impl FnMut(&mut lockstep_types::AttentionSpec)) {
     for layer in &mut model.layers {
         change(layer.attention_mut());
     }

@@ -7,7 +7,7 @@ use lockstep_model::{
 };
 use lockstep_types::{DraftModel, KvCacheDtype, ModelConfig};
 
-use crate::pass::Pass;
+use crate::{groups::add_groups, pass::Pass};
 
 /// Way to feed texts.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +25,8 @@ pub struct Rig<B: Backend> {
     pub backend: B,
     pub target: Transformer<B>,
     cache: ModelCache<B>,
+    /// Number of groups of the target's layers.
+    groups: usize,
     pub drafting: Option<Drafting<B>>,
     setup: Setup,
 }
@@ -46,7 +48,7 @@ impl<B: Backend> Rig<B> {
             max_tokens: setup.chunk.min(setup.positions).max(8),
             requests: 1,
             positions: setup.positions,
-            groups: 1,
+            groups: model.kv_groups().len(),
             page_size: setup.page_size,
             tree_nodes: setup.positions,
             // Small, so that some logits are collected.
@@ -61,17 +63,21 @@ impl<B: Backend> Rig<B> {
             silent,
         )
         .unwrap();
-        let pages = setup.positions.div_ceil(setup.page_size);
+        let pages = setup.pages();
         let cache = target
             .kv_cache(&mut backend, pages, setup.page_size, setup.kv_dtype)
             .unwrap();
         // Every rank keeps the states that the head asks for; only rank 0 has a head.
+        let own = ForwardLimits {
+            groups: 1,
+            ..limits
+        };
         let head = EagleHead::load(
             &mut backend,
             draft,
             model,
             REQUESTS,
-            limits,
+            own,
             FileAccess::Mapped,
             silent,
         )
@@ -100,6 +106,7 @@ impl<B: Backend> Rig<B> {
             backend,
             target,
             cache,
+            groups: limits.groups,
             drafting,
             setup,
         }
@@ -114,6 +121,7 @@ impl<B: Backend> Rig<B> {
             let range = start..text.len().min(start + setup.chunk);
             let mut pass = Pass::default();
             pass.push(text, range.clone(), setup.page_size, setup.page());
+            add_groups(&mut pass, self.groups, setup.page_size, setup.pages());
             let wanted = [range.len() as u32 - 1];
             let wanted = if range.end == text.len() {
                 &wanted[..]
@@ -232,8 +240,13 @@ impl<B: Backend> Drafting<B> {
 impl Setup {
     /// Returns the pages of a text, in falling order.
     fn page(self) -> impl Fn(usize) -> u32 {
-        let pages = self.positions.div_ceil(self.page_size);
+        let pages = self.pages();
         move |page| (pages - 1 - page) as u32
+    }
+
+    /// Number of pages of the longest text.
+    fn pages(self) -> usize {
+        self.positions.div_ceil(self.page_size)
     }
 }
 

@@ -4,7 +4,8 @@
 //! word into a pair of bf16, so inputs are multiplied in the pairs (0, 4), (1, 5), (2, 6) and
 //! (3, 7) of every 8, as [`Input::SplitPairs`](crate::gemm::Input) packs them. A power of two up to
 //! one is taken from the bits of each value by a subtraction that stops at zero, which is exact.
-//! Steps with other powers are multiplied in f32 first, which is exact, too.
+//! Steps with other powers are multiplied in f32 first, which is exact, too. The products are not:
+//! `vdpbf16ps` takes numbers below 2⁻¹²⁶ for zero, so values of exponents below [`LEAST`] may be lost.
 
 #![expect(
     clippy::needless_range_loop,
@@ -35,7 +36,7 @@ use crate::prefetch;
 const PAIRS: usize = RUN / 2;
 /// Exponent of one.
 const ONE: u8 = 127;
-/// Least exponent with which no value is subnormal in bf16.
+/// Least exponent with which no value but zero is below 2⁻¹²⁶, the least normal number of bf16.
 const LEAST: u8 = 2;
 /// Steps that are on their way from memory while several panels stream.
 const STEPS_AHEAD: usize = 4;
