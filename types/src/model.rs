@@ -246,7 +246,8 @@ impl ModelConfig {
         let columns = |layer: &LayerSpec| match &layer.mlp {
             Mlp::Gated(_) | Mlp::Plain(_) => layer.mlp.width(),
             Mlp::Experts(experts) => {
-                let shared = experts.shared.as_ref().filter(|_| ep_size > 1);
+                let shared = experts.shared.as_ref();
+                let shared = shared.filter(|shared| ep_size > 1 || shared.gate.is_some());
                 let shared = shared.map_or(usize::MAX, |shared| shared.width);
                 experts.width.saturating_mul(ep_size).min(shared)
             }

@@ -472,11 +472,15 @@ impl Ops for Naive {
         space
     }
     fn sigmoid_gate(&mut self, gate: &Tensor, out: &mut Tensor) -> Result<(), BackendError> {
-        assert_eq!((gate.rows, gate.width), (out.rows, out.width));
+        assert_eq!(gate.rows, out.rows);
+        assert!([1, out.width].contains(&gate.width));
         gate.holds(SUM);
         out.holds(OPERAND);
         for row in 0..out.rows {
-            let values = out.row_mut(row).iter_mut().zip(gate.row(row));
+            let values = out
+                .row_mut(row)
+                .iter_mut()
+                .zip(gate.row(row).iter().cycle());
             values.for_each(|(out, gate)| *out /= 1.0 + (-gate).exp());
         }
         Ok(())
