@@ -168,6 +168,13 @@ impl ModelConfig {
             .collect()
     }
 
+    /// Returns true if a layer has experts in stacks.
+    pub fn has_stacked_experts(&self) -> bool {
+        let stacked =
+            |experts: &ExpertsSpec| matches!(experts.names.experts, ExpertTensors::Stacked { .. });
+        self.experts().any(stacked)
+    }
+
     /// Returns the mixtures of experts, in the order of layers.
     fn experts(&self) -> impl Iterator<Item = &ExpertsSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mlp {

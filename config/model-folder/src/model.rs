@@ -63,17 +63,21 @@ impl Described {
         })
     }
 
-    /// Finds the prefix of a wrapped text model's tensors. It depends on the age of the files
-    /// alone, so it is read from the names that are stored. Of a checkpoint of 8-bit floats,
+    /// Finds the prefix of a wrapped text model's tensors, and the form of stacked experts. They
+    /// depend on the age of the files alone, so they are read from the names that are stored. Of a checkpoint of 8-bit floats,
     /// also finds the projections that are no such floats. Missing or damaged weights are
     /// reported by the code that loads them.
     #[must_use]
     pub fn with_names(mut self) -> Self {
         let stored = || tensor_names(&self.model.path).ok().flatten();
-        if self.wrapped
+        let stacked = self.model.has_stacked_experts();
+        if (self.wrapped || stacked)
             && let Some(stored) = stored()
         {
-            self.model.names = families::stored_names(&self.model.names, &stored);
+            if self.wrapped {
+                self.model.names = families::stored_names(&self.model.names, &stored);
+            }
+            families::stored_experts(&mut self.model, &stored);
         }
         let ModelConfig { path, names, .. } = &self.model;
         self.model.checkpoint = checkpoint::with_floats(self.model.checkpoint.clone(), path, names);
