@@ -168,6 +168,15 @@ impl ModelConfig {
             .collect()
     }
 
+    /// Returns true if the output of an attention, or of a shared expert, has a gate.
+    pub fn has_output_gates(&self) -> bool {
+        let gated = |shared: &SharedExpert| shared.gate.is_some();
+        self.attentions().any(|layer| layer.output_gate)
+            || self
+                .experts()
+                .any(|layer| layer.shared.as_ref().is_some_and(gated))
+    }
+
     /// Returns true if a layer has experts in stacks.
     pub fn has_stacked_experts(&self) -> bool {
         let stacked =

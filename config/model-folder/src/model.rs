@@ -12,6 +12,8 @@ use crate::families::{self, Family, TextModel};
 use crate::raw::Raw;
 use crate::{checkpoint, head, tokenizer};
 
+/// Key for a model's own draft layers.
+const DRAFT_LAYERS: &str = "mtp_num_hidden_layers";
 /// Largest believable number of parameters; larger sizes are damage.
 const LARGEST_MODEL: f64 = 1e14;
 
@@ -49,6 +51,13 @@ impl Described {
             wrapper,
         } = TextModel::of(config)?;
         let model = build(dir, &config, family)?;
+        let own_draft = match config.count(DRAFT_LAYERS)? {
+            Some(layers) if layers > 0 => Some(format!(
+                "the model's own draft layer is not loaded (`{DRAFT_LAYERS}`): another \
+                 --speculative-algorithm can draft for it"
+            )),
+            _ => None,
+        };
         let note = |wrapper: &families::Wrapper| {
             format!(
                 "of {} the text model is served ({}): requests may have text alone",
@@ -57,7 +66,10 @@ impl Described {
         };
         let notes = wrapper.map(note).into_iter();
         Ok(Self {
-            notes: notes.chain(checkpoint::note(&model.checkpoint)).collect(),
+            notes: notes
+                .chain(own_draft)
+                .chain(checkpoint::note(&model.checkpoint))
+                .collect(),
             wrapped: wrapper.is_some(),
             model,
         })
