@@ -98,7 +98,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 47] = [
+const CASES: [&str; 48] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -145,6 +145,7 @@ const CASES: [&str; 47] = [
     "ministral3",
     "qwen3_5",
     "qwen3_5_moe",
+    "qwen3_5_moe_wrapped",
     "qwen3_next",
 ];
 
