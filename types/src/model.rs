@@ -15,8 +15,8 @@ use crate::{
 };
 
 pub use mixer::{
-    AttentionNames, AttentionSpec, LongRope, Mixer, QkNorm, QueryScaling, RopeConfig, RopeScaling,
-    Values,
+    AttentionNames, AttentionSpec, GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec, LongRope,
+    Mixer, QkNorm, QueryScaling, RopeConfig, RopeScaling, Values,
 };
 pub use mlp::{
     Activation, ExpertGate, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec,
@@ -170,6 +170,22 @@ impl ModelConfig {
             .collect()
     }
 
+    /// Returns true if the output of an attention, or of a shared expert, has a gate.
+    pub fn has_output_gates(&self) -> bool {
+        let gated = |shared: &SharedExpert| shared.gate.is_some();
+        self.attentions().any(|layer| layer.output_gate)
+            || self
+                .experts()
+                .any(|layer| layer.shared.as_ref().is_some_and(gated))
+    }
+
+    /// Returns true if a layer has experts in stacks.
+    pub fn has_stacked_experts(&self) -> bool {
+        let stacked =
+            |experts: &ExpertsSpec| matches!(experts.names.experts, ExpertTensors::Stacked { .. });
+        self.experts().any(stacked)
+    }
+
     /// Returns the mixtures of experts, in the order of layers.
     fn experts(&self) -> impl Iterator<Item = &ExpertsSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mlp {
@@ -198,7 +214,10 @@ impl ModelConfig {
     #[must_use]
     pub fn serving(mut self, served: usize) -> Self {
         for layer in &mut self.layers {
-            if let Some(long) = &mut layer.attention_mut().rope.long {
+            let long = layer
+                .attention_mut()
+                .and_then(|attention| attention.rope.long.as_mut());
+            if let Some(long) = long {
                 long.served = served;
             }
         }
@@ -220,12 +239,21 @@ impl ModelConfig {
         scales.fold(self.multipliers.residual, |all, scale| all * scale)
     }
 
-    /// Returns the attention of each layer.
+    /// Returns the attention of each layer that has one.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
-        self.layers.iter().map(LayerSpec::attention)
+        self.layers.iter().filter_map(LayerSpec::attention)
     }
 
-    /// Returns the largest number of ranks that can divide the query heads of every layer.
+    /// Returns the Gated DeltaNet of each layer that has one.
+    pub fn gated_deltas(&self) -> impl Iterator<Item = &GatedDeltaSpec> {
+        self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::GatedDelta(delta) => Some(delta),
+            Mixer::Attention(_) => None,
+        })
+    }
+
+    /// Returns the largest number of ranks that can divide the heads of every layer: query heads
+    /// of attention, and key heads of recurrent layers.
     pub fn common_heads(&self) -> usize {
         let divisor = |mut a: usize, mut b: usize| {
             while b > 0 {
@@ -233,7 +261,9 @@ impl ModelConfig {
             }
             a
         };
-        self.attentions().map(|layer| layer.heads).fold(0, divisor)
+        let recurrent = self.gated_deltas().map(|layer| layer.key_heads);
+        let heads = self.attentions().map(|layer| layer.heads);
+        heads.chain(recurrent).fold(0, divisor)
     }
 
     /// Returns the least number of columns of an MLP that all ranks divide. Experts that are split
@@ -242,7 +272,8 @@ impl ModelConfig {
         let columns = |layer: &LayerSpec| match &layer.mlp {
             Mlp::Gated(_) | Mlp::Plain(_) => layer.mlp.width(),
             Mlp::Experts(experts) => {
-                let shared = experts.shared.as_ref().filter(|_| ep_size > 1);
+                let shared = experts.shared.as_ref();
+                let shared = shared.filter(|shared| ep_size > 1 || shared.gate.is_some());
                 let shared = shared.map_or(usize::MAX, |shared| shared.width);
                 experts.width.saturating_mul(ep_size).min(shared)
             }
@@ -259,16 +290,20 @@ impl ModelConfig {
 }
 
 impl LayerSpec {
-    /// Returns the layer's attention.
-    pub fn attention(&self) -> &AttentionSpec {
-        let Mixer::Attention(attention) = &self.mixer;
-        attention
+    /// Returns the layer's attention, if it has one.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        match &self.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::GatedDelta(_) => None,
+        }
     }
 
     /// Returns the layer's attention, to change.
-    pub fn attention_mut(&mut self) -> &mut AttentionSpec {
-        let Mixer::Attention(attention) = &mut self.mixer;
-        attention
+    pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
+        match &mut self.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::GatedDelta(_) => None,
+        }
     }
 }
 

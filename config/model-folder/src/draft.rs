@@ -46,6 +46,11 @@ pub fn whole_model(path: &Path, target: &ModelConfig) -> Result<DraftModel, Conf
             ),
         ));
     }
+    if model.has_states() {
+        let message = "models with recurrent layers can't draft; give a draft model whose layers all \
+                       have attention, or another --speculative-algorithm.";
+        return Err(ConfigError::file(OPTION, path, message.to_owned()));
+    }
     tokens::compare(path, &target.path)?;
     loaded_like(&mut model, target);
     ends_like(&mut model, target);
@@ -172,7 +177,9 @@ fn head(folder: &Folder, target: &ModelConfig) -> Result<ModelConfig, ConfigErro
     // SafeAILab's name for biases on q, k and v alone.
     let qkv_bias = folder.config.flag("qkv_bias", false).map_err(damaged)?;
     for layer in &mut model.layers {
-        layer.attention_mut().qkv_bias |= qkv_bias;
+        if let Some(attention) = layer.attention_mut() {
+            attention.qkv_bias |= qkv_bias;
+        }
     }
     if model.layers.len() != 1 {
         let remedy = "heads have one layer";

@@ -4,6 +4,7 @@
 mod activation;
 mod dense;
 mod experts;
+mod gated_delta;
 mod gemma;
 mod gemma4;
 mod glm4_moe;
@@ -21,7 +22,9 @@ mod olmo;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_5;
 mod qwen3_moe;
+mod qwen3_next;
 mod qwen_vl;
 mod rope;
 mod smollm3;
@@ -36,6 +39,7 @@ use serde_json::{Value, json};
 
 use crate::raw::Raw;
 pub(crate) use dense::norm_eps;
+pub(crate) use experts::stored_experts;
 pub(crate) use nextn::DraftLayerReader;
 pub(crate) use wrappers::{Wrapper, stored_names};
 
@@ -105,7 +109,10 @@ const SERVED: &[&Family] = &[
     &phi3::FAMILY,
     &qwen2::FAMILY,
     &qwen3::FAMILY,
+    &qwen3_5::DENSE,
+    &qwen3_5::EXPERTS,
     &qwen3_moe::FAMILY,
+    &qwen3_next::FAMILY,
     &smollm3::FAMILY,
     &starcoder2::FAMILY,
 ];

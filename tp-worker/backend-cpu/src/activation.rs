@@ -11,7 +11,7 @@ use crate::pool::Pool;
 
 /// `x · σ(x)`.
 #[inline(always)]
-fn silu(x: f32) -> f32 {
+pub(crate) fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
@@ -54,6 +54,21 @@ multiversion! {
             let up = if up < -limit { -limit } else { up };
             *out = gate / (1.0 + exp(-alpha * gate)) * (up + 1.0);
         }
+    }
+}
+
+multiversion! {
+    fn sigmoid_gate_row(gate: &[f32], out: &mut [f32]) {
+        for (out, gate) in out.iter_mut().zip(gate) {
+            *out *= 1.0 / (1.0 + exp(-*gate));
+        }
+    }
+}
+
+multiversion! {
+    fn sigmoid_weight_row(gate: f32, out: &mut [f32]) {
+        let weight = 1.0 / (1.0 + exp(-gate));
+        out.iter_mut().for_each(|out| *out *= weight);
     }
 }
 
@@ -159,6 +174,26 @@ pub(crate) fn activate(
     };
     for_rows(pool, out, width, |rows, out| {
         row(isa, &x[rows.start * width..rows.end * width], out);
+    });
+}
+
+/// `out = out · σ(gate)`, of rows of `width`. A row of the gate has as many `columns`, or one.
+pub(crate) fn sigmoid_gate(
+    pool: &mut Pool,
+    isa: Isa,
+    gate: &[f32],
+    columns: usize,
+    width: usize,
+    out: &mut [f32],
+) {
+    for_rows(pool, out, width, |rows, out| {
+        let gate = &gate[rows.start * columns..rows.end * columns];
+        if columns == width {
+            return sigmoid_gate_row(isa, gate, out);
+        }
+        for (row, gate) in out.chunks_exact_mut(width).zip(gate) {
+            sigmoid_weight_row(isa, *gate, row);
+        }
     });
 }
 

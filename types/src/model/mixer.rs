@@ -1,8 +1,12 @@
 //! The mixers that a layer may have: their sizes, and the names of their tensors.
 
+mod gated_delta;
+
 use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
+
+pub use gated_delta::{GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec};
 
 /// Block of a layer that lets positions see each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -10,6 +14,25 @@ use serde::{Deserialize, Serialize};
 pub enum Mixer {
     /// Attention over the positions before, all of them or those of a window.
     Attention(AttentionSpec),
+    /// A recurrence over the positions before.
+    GatedDelta(GatedDeltaSpec),
+}
+
+impl Mixer {
+    /// Returns the number of rows of the width of the residual stream that its projections have:
+    /// all that a token is multiplied with.
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Attention(attention) => {
+                let gates = usize::from(attention.output_gate) * attention.heads;
+                (2 * (attention.heads + attention.kv_heads) + gates) * attention.head_dim
+            }
+            Self::GatedDelta(delta) => {
+                let values = delta.value_heads * delta.value_dim;
+                delta.channels(1) + 2 * values + 2 * delta.value_heads
+            }
+        }
+    }
 }
 
 /// Grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions.
@@ -42,6 +65,9 @@ pub struct AttentionSpec {
     /// True if each query head has a sink (Xiao et al., arXiv:2309.17453): a score that joins the
     /// softmax beside those of positions, and weighs no value.
     pub sinks: bool,
+    /// True if the output of each query head is multiplied by `σ` of a gate. The tensor of the
+    /// queries has the rows of each head in turn: its query, then its gate.
+    pub output_gate: bool,
     /// Names of the tensors.
     pub names: AttentionNames,
 }
@@ -259,6 +285,7 @@ impl AttentionSpec {
             qkv_bias: false,
             output_bias: false,
             sinks: false,
+            output_gate: false,
             names: AttentionNames::default(),
         }
     }

@@ -113,15 +113,18 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
     let full = full(&config, keys_are_values)?;
     let sliding = DENSE.layers(&config)?;
     let full = DENSE.layers(&full)?;
-    let layers = sliding.into_iter().zip(full).map(|(sliding, full)| {
-        let slides = sliding.attention().window.is_some();
-        let mut layer = if slides { sliding } else { full };
-        let attention = layer.attention_mut();
-        attention.scale = 1.0;
-        attention.values = match keys_are_values && !slides {
-            true => Values::NormedKeys,
-            false => Values::Normed,
-        };
+    let types = layer_types::read(&config, depth)?.into_iter();
+    let layers = types.zip(sliding.into_iter().zip(full));
+    let layers = layers.map(|(kind, (sliding, full))| {
+        let is_full = kind == LayerType::Full;
+        let mut layer = if is_full { full } else { sliding };
+        if let Some(attention) = layer.attention_mut() {
+            attention.scale = 1.0;
+            attention.values = match keys_are_values && is_full {
+                true => Values::NormedKeys,
+                false => Values::Normed,
+            };
+        }
         layer
     });
     Ok(layers.collect())

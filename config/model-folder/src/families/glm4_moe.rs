@@ -74,6 +74,7 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
     let shared = config.count("n_shared_experts")?.unwrap_or(0);
     spec.shared = (shared > 0).then(|| SharedExpert {
         width: shared.saturating_mul(spec.width),
+        gate: None,
         names: GatedMlpNames::below("mlp.shared_experts."),
     });
     let dense = config.count("first_k_dense_replace")?.unwrap_or(0);
@@ -89,9 +90,9 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
         true => gated.clone(),
         false => Mlp::Experts(spec.clone()),
     })?;
-    for layer in &mut layers {
+    for attention in layers.iter_mut().filter_map(LayerSpec::attention_mut) {
         // `attention_bias` is about the inputs alone.
-        layer.attention_mut().output_bias = false;
+        attention.output_bias = false;
     }
     Ok(layers)
 }

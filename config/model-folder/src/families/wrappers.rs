@@ -31,7 +31,7 @@ const fn wrapper(class_name: &'static str, model_type: &'static str) -> Wrapper 
 }
 
 /// All wrappers that are served.
-const WRAPPERS: [Wrapper; 10] = [
+const WRAPPERS: [Wrapper; 12] = [
     wrapper("Gemma3ForConditionalGeneration", "gemma3"),
     wrapper("Gemma4ForConditionalGeneration", "gemma4"),
     wrapper("InternVLForConditionalGeneration", "internvl"),
@@ -48,6 +48,8 @@ const WRAPPERS: [Wrapper; 10] = [
         ..wrapper("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl")
     },
     wrapper("Qwen3VLForConditionalGeneration", "qwen3_vl"),
+    wrapper("Qwen3_5ForConditionalGeneration", "qwen3_5"),
+    wrapper("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe"),
 ];
 
 /// Families that text models have in wrappers alone.

@@ -45,7 +45,7 @@ fn full_layers_have_heads_of_their_own() {
     }
     let own = json!({"attention_k_eq_v": false});
     let model = good(&gemma4(&own));
-    let full = model.layers[3].attention();
+    let full = model.layers[3].attention().expect("attention");
     assert_eq!((full.kv_heads, full.values), (2, Values::Normed));
 }
 
@@ -54,7 +54,13 @@ fn full_layers_have_heads_of_their_own() {
 fn a_part_of_the_pairs_rotates_in_full_layers() {
     let part = |own: Value| {
         let model = good(&gemma4(&own));
-        let ropes = [0, 3].map(|layer| model.layers[layer].attention().rope.clone());
+        let ropes = [0, 3].map(|layer| {
+            model.layers[layer]
+                .attention()
+                .expect("attention")
+                .rope
+                .clone()
+        });
         (ropes[0].theta, ropes[1].theta, ropes[1].scaling)
     };
     let typed = |full: Value| {
