@@ -233,6 +233,7 @@ pub(crate) fn size(
     let kv = KvConfig {
         page_size: page,
         num_pages,
+        states: 0,
         dtype: sizing.engine.kv_dtype,
         radix_cache: sizing.radix_cache,
     };

@@ -213,6 +213,7 @@ impl ProfileRequests {
                 slot * self.pages + 1..=(slot + 1) * self.pages,
                 self.groups,
             ),
+            ..SlotExtend::default()
         };
         let part = PlanPart {
             opens: slots.clone().map(open).collect(),

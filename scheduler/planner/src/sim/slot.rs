@@ -14,6 +14,9 @@ pub(super) struct SimSlot {
     /// For each block of positions in turn, a page of each group.
     pub pages: Vec<u32>,
     pub kv_len: u32,
+    /// Number of its live state, and the position that this state has come to.
+    pub state: Option<u32>,
+    pub state_position: u32,
     /// Length of the drafter's KV from the beginning.
     pub drafted: u32,
     /// True if the slot was opened without the drafter's KV. Then the drafter's KV never
@@ -30,6 +33,8 @@ impl SimSlot {
             open: open.clone(),
             pages: Vec::new(),
             kv_len: open.cached_len,
+            state: open.state,
+            state_position: open.cached_len,
             drafted: if open.drafted { open.cached_len } else { 0 },
             has_hole: !open.drafted,
             context: cached.iter().fold(SimModel::EMPTY, |hash, token| {

@@ -10,10 +10,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{DraftKv, PlannerConfig, ReserveConfig, SchedulePolicy};
-use windows::{fitted, windows};
+use states::{fitted, states};
+use windows::windows;
 
 mod salts;
 mod speculation;
+mod states;
 mod turns;
 mod windows;
 
@@ -155,6 +157,8 @@ prop_compose! {
         page_size in prop_oneof![Just(1u32), Just(2), Just(3), Just(16), Just(64), 1u32..65],
         kv_groups in prop_oneof![2 => Just(1u32), 2 => Just(2), 1 => Just(3)],
         windows in windows(),
+        states in states(),
+        state_interval in 1u32..40,
         spare in 0u32..8,
         tokens in 50u32..200,
         slots in 1u32..9,
@@ -185,6 +189,8 @@ prop_compose! {
             windows,
             // See `fitted`.
             window_pages: spare,
+            states,
+            state_interval,
             context_length: CONTEXT,
             overlap,
             radix_cache,
