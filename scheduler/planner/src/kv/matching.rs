@@ -18,8 +18,9 @@ impl Kv {
         let units = request.cacheable() as usize;
         let held = &mut request.kv;
         held.clear();
+        let len = len_u32(&request.tokens);
         let Some(cache) = &mut self.cache else {
-            return;
+            return self.states.enter(&mut held.states, &[], 0, len);
         };
         let text = Text::new(&held.namespace, &request.tokens);
         held.node = cache.match_prefix(text, units, &mut held.pages);
@@ -52,8 +53,8 @@ impl Kv {
             held.node = cache.match_prefix(text, units, &mut held.pages);
         }
         self.windows.enter(&mut held.windows, &self.blocks);
-        let len = len_u32(&request.tokens);
-        self.states.enter(&mut held.states, &self.blocks, found, len);
+        self.states
+            .enter(&mut held.states, &self.blocks, found, len);
         cache.lock(held.node);
         held.blocks = matched as u32;
         held.protected_blocks = held.blocks;

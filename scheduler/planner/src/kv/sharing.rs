@@ -87,7 +87,8 @@ impl Kv {
         let text = Text::new(&held.namespace, tokens);
         let units = furthest as usize;
         cache.match_len(text, units, &mut |block| self.blocks.push(block[0]));
-        self.states.cache(&mut held.states, &self.blocks, with_output);
+        self.states
+            .cache(&mut held.states, &self.blocks, with_output);
     }
 
     /// Notes the blocks with the drafter's KV among a request's leading `blocks` blocks, which

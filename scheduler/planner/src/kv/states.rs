@@ -162,13 +162,18 @@ impl States {
     /// pages of the request's cached prefix, from the beginning.
     pub fn cache(&mut self, held: &mut HeldStates, blocks: &[u32], with_output: bool) {
         let (page, pool) = (self.page_size, &mut self.pool);
-        held.take_written(with_output, |StateCopy { position, state, .. }| {
-            let path = blocks.get(..(position / page) as usize);
-            if let Some(path) = path {
-                pool.cache(state, path, position);
-            }
-            path.is_some()
-        });
+        held.take_written(
+            with_output,
+            |StateCopy {
+                 position, state, ..
+             }| {
+                let path = blocks.get(..(position / page) as usize);
+                if let Some(path) = path {
+                    pool.cache(state, path, position);
+                }
+                path.is_some()
+            },
+        );
     }
 
     /// Takes all states from a request. Rows in flight may still write them.
@@ -214,7 +219,9 @@ impl States {
         let mut live = vec![0; self.pool.capacity() as usize];
         let mut copies = live.clone();
         for held in holders {
-            held.live().iter().for_each(|state| live[*state as usize] += 1);
+            held.live()
+                .iter()
+                .for_each(|state| live[*state as usize] += 1);
             held.copies().for_each(|state| copies[state as usize] += 1);
         }
         let checked = self.pool.check(&live, &copies, cached);

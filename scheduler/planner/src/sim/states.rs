@@ -42,7 +42,10 @@ impl SimStates {
             }
             None => Some(SimModel::EMPTY),
         };
-        let text = hash(&open.token_ids[..open.cached_len as usize]);
+        let cached = open.token_ids.iter().take(open.cached_len as usize);
+        let text = cached.fold(SimModel::EMPTY, |hash, token| {
+            SimModel::absorb(hash, *token)
+        });
         if begins != Some(text) {
             return Err(format!(
                 "slot {slot} restores state {:?}, which is not of its {} cached tokens",
@@ -54,12 +57,7 @@ impl SimStates {
     }
 
     /// Moves the live state of a slot to `to`, and writes the copies that are passed on the way.
-    pub fn pass(
-        &mut self,
-        slot: &mut SimSlot,
-        to: u32,
-        keeps: &[StateKeep],
-    ) -> Result<(), String> {
+    pub fn pass(&mut self, slot: &mut SimSlot, to: u32, keeps: &[StateKeep]) -> Result<(), String> {
         let Some(live) = slot.state else {
             return match keeps {
                 [] => Ok(()),
@@ -67,17 +65,16 @@ impl SimStates {
             };
         };
         let from = std::mem::replace(&mut slot.state_position, to);
-        let tokens = slot.tokens();
-        if *self.at(live)? != Some(hash(&tokens[..from as usize])) {
+        if *self.at(live)? != Some(slot.context(from)) {
             return Err(format!("state {live} is not of its slot's {from} tokens"));
         }
-        *self.at(live)? = Some(hash(&tokens[..to as usize]));
+        *self.at(live)? = Some(slot.context(to));
         if !keeps.is_sorted_by_key(|keep| keep.position) {
             return Err("copies of a state not by ascending positions".into());
         }
         for StateKeep { position, state } in keeps {
             if (from + 1..=to).contains(position) {
-                *self.at(*state)? = Some(hash(&tokens[..*position as usize]));
+                *self.at(*state)? = Some(slot.context(*position));
             }
         }
         Ok(())
@@ -100,9 +97,4 @@ impl SimStates {
         let found = self.0.get_mut(state as usize);
         found.ok_or_else(|| format!("state {state} is none of {states}"))
     }
-}
-
-fn hash(tokens: &[u32]) -> u64 {
-    let absorb = |hash, token: &u32| SimModel::absorb(hash, *token);
-    tokens.iter().fold(SimModel::EMPTY, absorb)
 }

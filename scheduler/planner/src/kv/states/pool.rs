@@ -276,7 +276,9 @@ impl StatePool {
         cached: impl Fn(u32) -> bool,
     ) -> Result<(), (u32, u32)> {
         let mut free = vec![0; self.holders.len()];
-        self.free.iter().for_each(|state| free[*state as usize] += 1);
+        self.free
+            .iter()
+            .for_each(|state| free[*state as usize] += 1);
         for (state, holder) in (0..).zip(&self.holders) {
             let at = state as usize;
             let of = &self.cached[at];
@@ -290,7 +292,10 @@ impl StatePool {
                 && copies[at] == holds(Holder::Copy)
                 && (of_cache || *holder != Holder::Cached && of.block == NONE);
             if !right {
-                return Err((state, free[at] + live[at] + copies[at] + u32::from(of_cache)));
+                return Err((
+                    state,
+                    free[at] + live[at] + copies[at] + u32::from(of_cache),
+                ));
             }
         }
         let with_state = self.of_block.iter().filter(|state| **state != NONE);
