@@ -88,10 +88,7 @@ impl Plain {
 
 /// Number of parameters of a model without biases.
 pub(crate) fn parameters(model: &ModelConfig) -> usize {
-    let layer = |layer: &LayerSpec| {
-        let attention = layer.attention();
-        attention.head_dim * 2 * (attention.heads + attention.kv_heads) + layer.mlp.rows() + 2
-    };
+    let layer = |layer: &LayerSpec| layer.mixer.rows() + layer.mlp.rows() + 2;
     let tables = if model.tie_word_embeddings { 1 } else { 2 };
     let layers: usize = model.layers.iter().map(layer).sum();
     model.hidden_size * (layers + tables * model.vocab_size + 1)
@@ -160,7 +157,7 @@ impl Footprint for Plain {
             let mut kv = [0; 2];
             let groups = model.kv_groups().into_iter();
             for group in groups.filter(|group| !group.layers.is_empty()) {
-                let layer = model.layers[group.layers[0]].attention();
+                let layer = model.layers[group.layers[0]].attention().unwrap();
                 let heads = 2 * group.layers.len() * layer.kv_heads_per_rank(ranks);
                 let bytes = heads * engine.kv_dtype.row_bytes(layer.head_dim);
                 kv[usize::from(group.spec.window().is_some())] += bytes as u64;

@@ -291,6 +291,7 @@ fn stage(gpu: &mut CudaBackend, trees: &[Tree], steps: usize) -> Staged {
         groups: 1,
         pages: limits.chain.pages,
         mask_words: count * expanded * expanded.div_ceil(64),
+        replays: 0,
         ..InputLimits::of(&first_batch, PAGE)
     };
     let mut drafts = gpu.inputs(&draft).unwrap();

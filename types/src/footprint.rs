@@ -64,6 +64,10 @@ pub struct MemoryUse {
     pub kv_per_token: u64,
     /// Cache of one token, in all groups of layers with sliding windows together.
     pub kv_window_per_token: u64,
+    /// One state of all recurrent layers: see [`crate::StateLimits`].
+    pub state: u64,
+    /// Record of one node in all recurrent layers.
+    pub record: u64,
     /// Activations of the largest pass.
     pub activations: u64,
     /// Memory on the host: logits and distributions of drafts.

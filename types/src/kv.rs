@@ -4,12 +4,14 @@ use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{LayerSpec, Mixer, ModelConfig};
+use crate::{LayerSpec, ModelConfig};
 
 mod pages;
+mod states;
 mod window_need;
 
 pub use pages::KvPages;
+pub use states::StateLimits;
 pub use window_need::WindowNeed;
 
 /// Content of a layer's cache, in the sizes of the whole model.
@@ -73,18 +75,19 @@ pub struct KvGroup {
 }
 
 impl LayerSpec {
-    /// Returns the cache that the layer keeps.
-    pub fn kv(&self) -> KvSpec {
-        let Mixer::Attention(attention) = &self.mixer;
+    /// Returns the cache of positions that the layer keeps; `None` of a recurrent layer, which has
+    /// a state instead.
+    pub fn kv(&self) -> Option<KvSpec> {
+        let attention = self.attention()?;
         let (kv_heads, head_dim) = (attention.kv_heads, attention.head_dim);
-        match attention.window {
+        Some(match attention.window {
             None => KvSpec::Full { kv_heads, head_dim },
             Some(window) => KvSpec::Window {
                 kv_heads,
                 head_dim,
                 window,
             },
-        }
+        })
     }
 }
 
@@ -97,19 +100,22 @@ impl ModelConfig {
     /// The first group always keeps all positions: its pages name the blocks of a text, and a
     /// drafter's caches lie under them. If all layers have windows, no layer is in it, and its
     /// pages have no memory but a drafter's. A layer whose window is as long as the longest text
-    /// keeps all positions.
+    /// keeps all positions. Recurrent layers are in no group.
     pub fn kv_groups(&self) -> Vec<KvGroup> {
         let longest = self.max_position_embeddings;
         let shows_all = |spec: &KvSpec| spec.window().is_none_or(|window| window >= longest);
         let mut groups: Vec<KvGroup> = Vec::new();
-        let first = self.layers.first().map(LayerSpec::kv);
-        let windows = self.layers.iter().all(|layer| !shows_all(&layer.kv()));
+        let caches = || {
+            let layers = self.layers.iter().enumerate();
+            layers.filter_map(|(number, layer)| Some((number, layer.kv()?)))
+        };
+        let first = caches().next().map(|(_, spec)| spec);
+        let windows = caches().all(|(_, spec)| !shows_all(&spec));
         groups.extend(first.filter(|_| windows).map(|first| KvGroup {
             spec: first.keeping_all(),
             layers: Vec::new(),
         }));
-        for (number, layer) in self.layers.iter().enumerate() {
-            let mut spec = layer.kv();
+        for (number, mut spec) in caches() {
             if shows_all(&spec) {
                 spec = spec.keeping_all();
             }
@@ -131,7 +137,7 @@ mod tests {
     use super::*;
     use crate::{
         Activation, Architecture, AttentionSpec, CheckpointFormat, GatedMlpNames, GatedMlpSpec,
-        LoadFormat, Mlp, Multipliers, NormKind, Norms, Quantization, TensorNames,
+        LoadFormat, Mixer, Mlp, Multipliers, NormKind, Norms, Quantization, TensorNames,
     };
 
     fn model(attentions: impl IntoIterator<Item = AttentionSpec>) -> ModelConfig {

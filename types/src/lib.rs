@@ -43,12 +43,13 @@ pub use engine::{
 pub use error::{ConfigError, ModelConfigError};
 pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
-pub use kv::{KvGroup, KvPages, KvSpec, WindowNeed};
+pub use kv::{KvGroup, KvPages, KvSpec, StateLimits, WindowNeed};
 pub use model::{
     Activation, Architecture, AttentionNames, AttentionSpec, ExpertGate, ExpertTensors,
-    ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, LongRope, Mixer, Mlp,
-    ModelConfig, Multipliers, NormKind, Norms, PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling,
-    RopeConfig, RopeScaling, RouterWeights, Routing, SharedExpert,
+    ExpertsNames, ExpertsSpec, GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec, GatedMlpNames,
+    GatedMlpSpec, LayerSpec, LongRope, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms,
+    PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling, RopeConfig, RopeScaling, RouterWeights,
+    Routing, SharedExpert,
 };
 pub use names::TensorNames;
 pub use reserve::ReserveConfig;

@@ -15,7 +15,8 @@ use crate::{
 };
 
 pub use mixer::{
-    AttentionNames, AttentionSpec, LongRope, Mixer, QkNorm, QueryScaling, RopeConfig, RopeScaling,
+    AttentionNames, AttentionSpec, GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec, LongRope,
+    Mixer, QkNorm, QueryScaling, RopeConfig, RopeScaling,
 };
 pub use mlp::{
     Activation, ExpertGate, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec,
@@ -195,7 +196,10 @@ impl ModelConfig {
     #[must_use]
     pub fn serving(mut self, served: usize) -> Self {
         for layer in &mut self.layers {
-            if let Some(long) = &mut layer.attention_mut().rope.long {
+            let long = layer
+                .attention_mut()
+                .and_then(|attention| attention.rope.long.as_mut());
+            if let Some(long) = long {
                 long.served = served;
             }
         }
@@ -209,12 +213,21 @@ impl ModelConfig {
         layers.find_map(|layer| Some(layer.rope.long.as_ref()?.served))
     }
 
-    /// Returns the attention of each layer.
+    /// Returns the attention of each layer that has one.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
-        self.layers.iter().map(LayerSpec::attention)
+        self.layers.iter().filter_map(LayerSpec::attention)
     }
 
-    /// Returns the largest number of ranks that can divide the query heads of every layer.
+    /// Returns the Gated DeltaNet of each layer that has one.
+    pub fn gated_deltas(&self) -> impl Iterator<Item = &GatedDeltaSpec> {
+        self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::GatedDelta(delta) => Some(delta),
+            Mixer::Attention(_) => None,
+        })
+    }
+
+    /// Returns the largest number of ranks that can divide the heads of every layer: query heads
+    /// of attention, and key heads of recurrent layers.
     pub fn common_heads(&self) -> usize {
         let divisor = |mut a: usize, mut b: usize| {
             while b > 0 {
@@ -222,7 +235,9 @@ impl ModelConfig {
             }
             a
         };
-        self.attentions().map(|layer| layer.heads).fold(0, divisor)
+        let recurrent = self.gated_deltas().map(|layer| layer.key_heads);
+        let heads = self.attentions().map(|layer| layer.heads);
+        heads.chain(recurrent).fold(0, divisor)
     }
 
     /// Returns the least number of columns of an MLP that all ranks divide. Experts that are split
@@ -248,16 +263,20 @@ impl ModelConfig {
 }
 
 impl LayerSpec {
-    /// Returns the layer's attention.
-    pub fn attention(&self) -> &AttentionSpec {
-        let Mixer::Attention(attention) = &self.mixer;
-        attention
+    /// Returns the layer's attention, if it has one.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        match &self.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::GatedDelta(_) => None,
+        }
     }
 
     /// Returns the layer's attention, to change.
-    pub fn attention_mut(&mut self) -> &mut AttentionSpec {
-        let Mixer::Attention(attention) = &mut self.mixer;
-        attention
+    pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
+        match &mut self.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::GatedDelta(_) => None,
+        }
     }
 }
 

@@ -129,6 +129,7 @@ impl<B: Device> Loaded<B> {
             groups: 1,
             page_size,
             tree_nodes: 0,
+            replays: 0,
             logit_block_rows: ForwardLimits::block_rows(config.model.vocab_size),
             max_commit: 1,
         };
@@ -341,11 +342,8 @@ fn reserved(config: &EngineConfig) -> u64 {
 /// Multiplications and additions of a prompt's pass: all products of its tokens, the head
 /// for the last token alone, and attention over `pairs` pairs of positions.
 fn operations(model: &ModelConfig, tokens: usize, pairs: usize) -> f64 {
-    let products = |layer: &LayerSpec| {
-        let attention = layer.attention();
-        let heads = 2 * (attention.heads + attention.kv_heads) * attention.head_dim;
-        model.hidden_size * (heads + layer.mlp.active_rows())
-    };
+    let products =
+        |layer: &LayerSpec| model.hidden_size * (layer.mixer.rows() + layer.mlp.active_rows());
     let products: usize = model.layers.iter().map(products).sum();
     let scores = model.attentions().map(|layer| layer.heads * layer.head_dim);
     let scores: usize = scores.sum();

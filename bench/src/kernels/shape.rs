@@ -79,18 +79,22 @@ impl Shape {
         }
     }
 
-    /// Those of the model's first layer.
+    /// Those of the model's first layer, and of its first attention.
     pub fn of(model: &ModelConfig) -> Self {
         let layer = &model.layers[0];
-        let attention = layer.attention();
+        let attention = model.attentions().next();
+        let heads = attention.map_or([0; 3], |attention| {
+            [attention.heads, attention.kv_heads, attention.head_dim]
+        });
+        let [heads, kv_heads, head_dim] = heads;
         let name = model.path.file_name().unwrap_or(model.path.as_os_str());
         Self {
             name: name.to_string_lossy().into_owned(),
             hidden: model.hidden_size,
             intermediate: layer.mlp.width(),
-            heads: attention.heads,
-            kv_heads: attention.kv_heads,
-            head_dim: attention.head_dim,
+            heads,
+            kv_heads,
+            head_dim,
             vocab: model.vocab_size,
         }
     }

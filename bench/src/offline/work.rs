@@ -216,9 +216,7 @@ fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
 
 /// Parameters of a layer that a token is multiplied with.
 fn parameters(model: &ModelConfig, layer: &LayerSpec) -> usize {
-    let attention = layer.attention();
-    let heads = 2 * (attention.heads + attention.kv_heads);
-    model.hidden_size * (attention.head_dim * heads + layer.mlp.active_rows())
+    model.hidden_size * (layer.mixer.rows() + layer.mlp.active_rows())
 }
 
 #[cfg(test)]

@@ -77,6 +77,7 @@ impl<B: Device> Model<B> {
             groups: 1,
             page_size,
             tree_nodes: 1,
+            replays: 0,
             logit_block_rows: BLOCK_ROWS,
             max_commit: 0,
         };

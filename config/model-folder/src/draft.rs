@@ -148,7 +148,9 @@ fn head(folder: &Folder, target: &ModelConfig) -> Result<ModelConfig, ConfigErro
     // SafeAILab's name for biases on q, k and v alone.
     let qkv_bias = folder.config.flag("qkv_bias", false).map_err(damaged)?;
     for layer in &mut model.layers {
-        layer.attention_mut().qkv_bias |= qkv_bias;
+        if let Some(attention) = layer.attention_mut() {
+            attention.qkv_bias |= qkv_bias;
+        }
     }
     if model.layers.len() != 1 {
         let remedy = "heads have one layer";

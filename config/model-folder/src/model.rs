@@ -4,7 +4,7 @@ use std::path::Path;
 
 use lockstep_files::{shown, weights::tensor_names};
 use lockstep_types::{
-    AttentionSpec, CheckpointFormat, LayerSpec, LoadFormat, ModelConfig, ModelConfigError,
+    AttentionSpec, CheckpointFormat, LayerSpec, LoadFormat, Mixer, ModelConfig, ModelConfigError,
     Quantization,
 };
 
@@ -224,10 +224,16 @@ fn special_tokens(
 /// Rejects sizes whose products would overflow.
 fn believable(config: &Raw, model: &ModelConfig) -> Result<(), ModelConfigError> {
     let layer = |layer: &LayerSpec| {
-        let AttentionSpec {
-            heads, head_dim, ..
-        } = *layer.attention();
-        4.0 * heads as f64 * head_dim as f64 + layer.mlp.rows() as f64
+        let mixer = match &layer.mixer {
+            Mixer::Attention(AttentionSpec {
+                heads, head_dim, ..
+            }) => 4.0 * *heads as f64 * *head_dim as f64,
+            Mixer::GatedDelta(delta) => {
+                let keys = 2.0 * delta.key_heads as f64 * delta.key_dim as f64;
+                keys + 3.0 * delta.value_heads as f64 * delta.value_dim as f64
+            }
+        };
+        mixer + layer.mlp.rows() as f64
     };
     let layers: f64 = model.layers.iter().map(layer).sum();
     let parameters = model.hidden_size as f64 * (layers + 2.0 * model.vocab_size as f64);

@@ -92,7 +92,7 @@ fn spellings_of_tensors_count_only_where_numbers_follow_from_them() {
         engine.model.load_format = load_format;
         engine.model.names = engine.model.names.moved("model", prefix);
         for layer in &mut engine.model.layers {
-            layer.attention_mut().names.query = format!("{prefix}.q");
+            layer.attention_mut().unwrap().names.query = format!("{prefix}.q");
         }
         super::hash(&engine)
     };

@@ -148,6 +148,8 @@ fn every_kind_is_charged() {
                     vectors: 10 * scale,
                     kv_per_token: 100 * scale,
                     kv_window_per_token: 7 * scale,
+                    state: 0,
+                    record: 0,
                     activations: 1000 * scale,
                     host: 10_000 * scale,
                 },
@@ -156,6 +158,8 @@ fn every_kind_is_charged() {
                     vectors: 10 * (scale + 1),
                     kv_per_token: 100 * (scale + 1),
                     kv_window_per_token: 7 * (scale + 1),
+                    state: 0,
+                    record: 0,
                     activations: 1000 * (scale + 1),
                     host: 10_000 * (scale + 1),
                 },
@@ -214,7 +218,7 @@ fn kv_heads_of_a_rank() {
         let attention = AttentionSpec {
             heads,
             kv_heads: kv,
-            ..model().layers[0].attention().clone()
+            ..model().layers[0].attention().unwrap().clone()
         };
         let found = attention.kv_heads_per_rank(ranks);
         assert_eq!(found, held, "{heads} {kv} {ranks}");

@@ -11,7 +11,7 @@ use crate::pool::Pool;
 
 /// `x · σ(x)`.
 #[inline(always)]
-fn silu(x: f32) -> f32 {
+pub(crate) fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
@@ -53,6 +53,14 @@ multiversion! {
             let up = if *up > limit { limit } else { *up };
             let up = if up < -limit { -limit } else { up };
             *out = gate / (1.0 + exp(-alpha * gate)) * (up + 1.0);
+        }
+    }
+}
+
+multiversion! {
+    fn sigmoid_gate_row(gate: &[f32], out: &mut [f32]) {
+        for (out, gate) in out.iter_mut().zip(gate) {
+            *out *= 1.0 / (1.0 + exp(-*gate));
         }
     }
 }
@@ -159,6 +167,13 @@ pub(crate) fn activate(
     };
     for_rows(pool, out, width, |rows, out| {
         row(isa, &x[rows.start * width..rows.end * width], out);
+    });
+}
+
+/// `out = out · σ(gate)`, of rows of `width`.
+pub(crate) fn sigmoid_gate(pool: &mut Pool, isa: Isa, gate: &[f32], width: usize, out: &mut [f32]) {
+    for_rows(pool, out, width, |rows, out| {
+        sigmoid_gate_row(isa, &gate[rows.start * width..rows.end * width], out);
     });
 }
 

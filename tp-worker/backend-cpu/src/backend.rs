@@ -6,15 +6,16 @@ mod memory;
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, Exchange, ExpertSpace,
-    Experts, Groups, Linear, LogitScaling, Ops, Owners, Passes, RowParallel, Rows, Scatter,
-    WholeNorms,
+    AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeltaOperands, Exchange,
+    ExpertSpace, Experts, GatedDelta, Groups, Linear, LogitScaling, Ops, Owners, Passes,
+    RowParallel, Rows, Scatter, WholeNorms,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Activation, Dtype};
 
 use crate::attention::{Attention, AttentionTasks, CpuKvCache};
 use crate::collectives::Collectives;
+use crate::delta::{CpuStates, Delta, Operands};
 use crate::footprint::CpuAllocated;
 use crate::formats::CpuMatrix;
 use crate::gemm::Element;
@@ -46,6 +47,8 @@ pub struct CpuBackend {
     packed: Buffer<u32>,
     /// Routes of the current mixture of experts.
     routing: Buffer<u32>,
+    /// Working memory of recurrent layers.
+    delta: Delta,
     allocated: CpuAllocated,
     /// Number of passes that were staged.
     staged: u64,
@@ -74,6 +77,7 @@ impl CpuBackend {
             arena: Arena::default(),
             packed: Buffer::empty(),
             routing: Buffer::empty(),
+            delta: Delta::new(),
             allocated: CpuAllocated::default(),
             staged: 0,
         })
@@ -82,7 +86,8 @@ impl CpuBackend {
     /// Bytes allocated so far, including buffers that were given back since.
     pub fn allocated(&self) -> CpuAllocated {
         let products = self.packed.bytes() + self.routing.bytes();
-        let scratch = products + self.attention.bytes() + self.collectives.bytes();
+        let layers = self.attention.bytes() + self.delta.bytes();
+        let scratch = products + layers + self.collectives.bytes();
         CpuAllocated {
             scratch: scratch as u64,
             ..self.allocated
@@ -232,6 +237,57 @@ impl Ops for CpuBackend {
         gate_up.expect(out.rows(), 2 * width, "gate and up");
         let (pool, gate_up, out) = (&mut self.pool, gate_up.values(), out.values_mut());
         activation::gate(pool, self.isa, activation, gate_up, width, out);
+    }
+    fn sigmoid_gate(&mut self, gate: &CpuTensor, out: &mut CpuTensor) -> Result<(), BackendError> {
+        gate.expect(out.rows(), out.width(), "the output gate");
+        let (pool, width) = (&mut self.pool, out.width());
+        activation::sigmoid_gate(pool, self.isa, gate.values(), width, out.values_mut());
+        Ok(())
+    }
+    fn gated_delta(
+        &mut self,
+        states: &mut CpuStates,
+        layer: usize,
+        op: &GatedDelta<'_, CpuVector>,
+        operands: DeltaOperands<'_, CpuTensor>,
+        inputs: &CpuInputs,
+        out: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        let DeltaOperands {
+            projected,
+            gates,
+            space,
+        } = operands;
+        let (tokens, shape) = (inputs.tokens.len(), &op.shape);
+        let (channels, values) = (shape.channels(), shape.value_width());
+        projected.expect(tokens, channels + values, "the projections of a layer");
+        gates.expect(tokens, 2 * shape.value_heads, "strengths and decays");
+        space.expect(tokens, channels, "space for convolutions");
+        out.expect(tokens, values, "the output of heads");
+        let weights = [op.convolution, op.a_log, op.dt_bias, op.norm];
+        let heads = shape.value_heads;
+        assert!(
+            weights.map(|weights| weights.0.len())
+                == [shape.taps * channels, heads, heads, shape.value_dim],
+            "weights of a recurrent layer have its sizes"
+        );
+        let operands = Operands {
+            projected: projected.values(),
+            gates: gates.values_mut(),
+            space: space.values_mut(),
+            out: out.values_mut(),
+        };
+        let (pool, isa) = (&mut self.pool, self.isa);
+        self.delta
+            .run(pool, isa, states, layer, op, operands, inputs)
+    }
+    fn copy_states(
+        &mut self,
+        states: &mut CpuStates,
+        moves: &[(u32, u32)],
+    ) -> Result<(), BackendError> {
+        states.copy(&mut self.pool, moves);
+        Ok(())
     }
     fn activate(&mut self, x: &CpuTensor, activation: Activation, out: &mut CpuTensor) {
         x.expect(out.rows(), out.width(), "the activation's input");

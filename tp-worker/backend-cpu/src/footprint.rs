@@ -11,7 +11,7 @@ use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::grown;
 use crate::options::CpuOptions;
-use crate::{attention, experts};
+use crate::{attention, delta, experts};
 
 /// Bytes that a [`crate::CpuBackend`] of these settings allocates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct CpuAllocated {
     pub activations: u64,
     /// Caches, when they are full.
     pub kv: u64,
+    /// States and records of recurrent layers, when they are full.
+    pub states: u64,
     /// Working memory of operations, at the size that they have needed so far.
     pub scratch: u64,
 }
@@ -104,9 +106,13 @@ impl DeviceMemory for CpuMemory {
         let routes = most(&|pass| pass.experts.iter().map(routes).max().unwrap_or(0));
         let partials = most(&|pass| attention::most_partials(self.threads, pass));
         let gathered = most(&|pass| pass.gathered);
+        let deltas = most(&|pass| {
+            let words = |shape| grown(delta::scratch_words(self.threads, shape));
+            pass.deltas.iter().map(words).max().unwrap_or(0)
+        });
         let shapes = passes.iter().flat_map(|pass| &pass.attention);
         let attention = attention::scratch_bytes(shapes);
-        [products, routes, partials, gathered]
+        [products, routes, partials, gathered, deltas]
             .into_iter()
             .map(words)
             .fold((self.threads * attention) as u64, u64::saturating_add)

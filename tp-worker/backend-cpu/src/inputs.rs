@@ -1,6 +1,6 @@
 //! The device's copy of a batch, which kernels read.
 
-use lockstep_backend::{BackendError, Batch, InputLimits, KvShape, Row};
+use lockstep_backend::{BackendError, Batch, InputLimits, KvShape, Row, RowState, StateKeep};
 
 /// A copy of a batch, in memory that is reused.
 pub struct CpuInputs {
@@ -16,6 +16,12 @@ pub struct CpuInputs {
     pages: Vec<u32>,
     pub(crate) wanted: Vec<u32>,
     pub(crate) masks: Vec<u64>,
+    /// State of each row; empty for a model without recurrent layers.
+    pub(crate) states: Vec<RowState>,
+    pub(crate) replays: Vec<u32>,
+    pub(crate) keeps: Vec<StateKeep>,
+    /// Space for the numbers of all states that the batch writes.
+    named: Vec<u32>,
 }
 
 impl CpuInputs {
@@ -31,6 +37,10 @@ impl CpuInputs {
             pages: room(limits.pages.saturating_mul(limits.groups))?,
             wanted: tokens()?,
             masks: room(limits.mask_words)?,
+            states: room(stateful(limits))?,
+            replays: room(limits.replays)?,
+            keeps: room(limits.keeps())?,
+            named: room(stateful(limits) + limits.keeps())?,
         })
     }
 
@@ -42,6 +52,15 @@ impl CpuInputs {
             .saturating_add(of(limits.requests, size_of::<Row>()))
             .saturating_add(of(limits.pages, groups))
             .saturating_add(of(limits.mask_words, size_of::<u64>()))
+            .saturating_add(of(
+                stateful(limits),
+                size_of::<RowState>() + size_of::<u32>(),
+            ))
+            .saturating_add(of(limits.replays, size_of::<u32>()))
+            .saturating_add(of(
+                limits.keeps(),
+                size_of::<StateKeep>() + size_of::<u32>(),
+            ))
     }
 
     /// Stages the batch of pass number `pass`: see [`lockstep_backend::Passes::stage`].
@@ -53,6 +72,7 @@ impl CpuInputs {
         copy(batch.cells, &mut self.cells);
         copy(batch.logit_tokens, &mut self.wanted);
         copy(batch.masks, &mut self.masks);
+        self.stage_states(batch);
         let (groups, page_size) = (self.limits.groups, self.limits.page_size);
         self.rows.clear();
         self.pages.clear();
@@ -71,6 +91,48 @@ impl CpuInputs {
             });
             pages_start += row.pages(page_size) as u32;
         }
+    }
+
+    /// Stages the states of the rows.
+    ///
+    /// # Panics
+    /// Panics if two rows have one state or one place of records, or if a copy is kept in a state
+    /// that the batch also has for something else: threads write them at once.
+    fn stage_states(&mut self, batch: &Batch<'_>) {
+        copy(batch.states, &mut self.states);
+        copy(batch.replays, &mut self.replays);
+        copy(batch.keeps, &mut self.keeps);
+        self.named.clear();
+        self.named
+            .extend(batch.states.iter().map(|row| row.records));
+        assert!(ascend(&mut self.named), "rows have records of their own");
+        self.named.clear();
+        self.named.extend(batch.states.iter().map(|row| row.state));
+        self.named.extend(batch.keeps.iter().map(|keep| keep.state));
+        assert!(
+            ascend(&mut self.named),
+            "rows and copies have states of their own"
+        );
+    }
+
+    /// Returns the last token of a row before its token `last` that its token `node` goes on from:
+    /// the one before in a plain row, in a masked row the last that the node's mask shows.
+    pub(crate) fn ancestor(&self, row: &Row, node: usize, last: usize) -> Option<usize> {
+        let Some(mask) = row.mask else {
+            return last.checked_sub(1);
+        };
+        let words = row.mask_words();
+        let mask = &self.masks[mask as usize + node * words..][..words];
+        let before = |(index, word): (usize, &u64)| {
+            let bits = last.saturating_sub(64 * index).min(64);
+            let seen = match bits {
+                0 => 0,
+                _ => word & (u64::MAX >> (64 - bits)),
+            };
+            let highest = 63_usize.checked_sub(seen.leading_zeros() as usize)?;
+            Some(64 * index + highest)
+        };
+        mask.iter().enumerate().rev().find_map(before)
     }
 
     /// Returns each token's cell in the cache of a group.
@@ -112,6 +174,21 @@ fn room<T>(len: usize) -> Result<Vec<T>, BackendError> {
     };
     room.try_reserve_exact(len).map_err(no_room)?;
     Ok(room)
+}
+
+/// Returns the most rows with a state.
+fn stateful(limits: &InputLimits) -> usize {
+    if limits.replays > 0 {
+        limits.requests
+    } else {
+        0
+    }
+}
+
+/// Sorts numbers, and returns true if none occurs twice.
+fn ascend(numbers: &mut [u32]) -> bool {
+    numbers.sort_unstable();
+    numbers.is_sorted_by(|one, next| one < next)
 }
 
 fn copy<T: Copy>(from: &[T], to: &mut Vec<T>) {

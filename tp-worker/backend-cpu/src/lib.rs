@@ -12,6 +12,7 @@ mod amx;
 mod attention;
 mod backend;
 mod collectives;
+mod delta;
 mod exp;
 mod experts;
 mod footprint;
@@ -35,6 +36,7 @@ mod tensor;
 
 pub use attention::{AttentionTasks, CpuKvCache};
 pub use backend::CpuBackend;
+pub use delta::CpuStates;
 pub use footprint::{CpuAllocated, CpuMemory};
 pub use formats::CpuMatrix;
 pub use inputs::CpuInputs;

@@ -15,7 +15,7 @@ const LANES: usize = 32;
 
 /// Sum of squares: value `i` goes to partial sum `i mod 32`.
 #[inline(always)]
-fn sum_of_squares(x: &[f32]) -> f32 {
+pub(crate) fn sum_of_squares(x: &[f32]) -> f32 {
     sum_of(x, |x| x * x)
 }
 
@@ -43,7 +43,7 @@ fn sum_of(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
 }
 
 #[inline(always)]
-fn inverse_rms(x: &[f32], eps: f32) -> f32 {
+pub(crate) fn inverse_rms(x: &[f32], eps: f32) -> f32 {
     1.0 / (sum_of_squares(x) / x.len() as f32 + eps).sqrt()
 }
 

@@ -55,6 +55,22 @@ impl<'a, T> Shared<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
+    /// The elements of `range`, to be read.
+    ///
+    /// # Safety
+    /// Nobody writes them while the slice lives.
+    ///
+    /// # Panics
+    /// Panics when `range` is out of bounds.
+    pub(crate) unsafe fn read(&self, range: Range<usize>) -> &[T] {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "part lies outside"
+        );
+        // SAFETY: in bounds, and unwritten by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
+    }
+
     /// The elements of `range`, to be shared by their own places. Places of both lists may be
     /// the same elements.
     ///

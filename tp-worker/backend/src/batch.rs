@@ -1,6 +1,6 @@
 //! The ragged extend: every request brings some new tokens over its cached tokens.
 
-use crate::{ChoiceBatch, PassKey, TreeSize};
+use crate::{ChoiceBatch, PassKey, RowState, StateKeep, TreeSize};
 
 /// One request's part of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +64,14 @@ pub struct Batch<'a> {
     /// descendants, a path of a tree has the bits of the same tokens in a chain. A window shows a
     /// query the last ones of these positions.
     pub masks: &'a [u64],
+    /// State behind each row in the recurrent layers; empty for a model without such layers. A
+    /// node of a masked row goes on from the state of its last ancestor: those that its mask
+    /// shows, in the order of the batch.
+    pub states: &'a [RowState],
+    /// Nodes that rows replay, by their numbers in the rows of the pass that verified them.
+    pub replays: &'a [u32],
+    /// Copies of states that rows keep.
+    pub keeps: &'a [StateKeep],
     /// The rules by which a device makes tokens of the wanted logits.
     pub choices: ChoiceBatch<'a>,
     /// The drafts of this batch that this rank's device makes: see [`crate::DeviceDrafter`].

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::choice::broken_rule as broken_choice;
 use crate::drafting::broken_rule as broken_chain;
+use crate::states::broken_rule as broken_state;
 use crate::{Batch, ChainLimits, ChoiceLimits};
 
 /// The largest batch that a device keeps room for.
@@ -21,6 +22,9 @@ pub struct InputLimits {
     pub page_size: usize,
     /// Number of words of [`Batch::masks`].
     pub mask_words: usize,
+    /// Number of nodes that all rows replay together; 0 for a model without recurrent layers. Rows
+    /// may keep a copy of their state behind each token and each replayed node.
+    pub replays: usize,
     /// Limits of the choices; zero if the device chooses no tokens.
     pub choices: ChoiceLimits,
     /// Limits of chains that come with a batch; zero if the device drafts none.
@@ -38,6 +42,7 @@ impl InputLimits {
             pages: batch.rows.iter().map(|row| row.pages(page_size)).sum(),
             page_size,
             mask_words: batch.masks.len(),
+            replays: batch.replays.len(),
             choices: ChoiceLimits::of(&batch.choices),
             chain: ChainLimits::of(batch, page_size),
         }
@@ -59,6 +64,15 @@ impl InputLimits {
         2 * tokens + tokens.min(self.choices.parents) + masks
     }
 
+    /// Returns the most copies of states that rows keep together, and 0 for a model without
+    /// recurrent layers: one behind each token and each replayed node, and one before.
+    pub fn keeps(&self) -> usize {
+        match self.replays {
+            0 => 0,
+            replays => replays + self.tokens + self.requests,
+        }
+    }
+
     /// Returns true if there is room for `batch`.
     pub fn hold(&self, batch: &Self) -> bool {
         batch.tokens <= self.tokens
@@ -66,6 +80,7 @@ impl InputLimits {
             && batch.groups <= self.groups
             && batch.pages <= self.pages
             && batch.mask_words <= self.mask_words
+            && batch.replays <= self.replays
             && self.choices.hold(&batch.choices)
             && self.chain.hold(&batch.chain)
     }
@@ -123,7 +138,7 @@ fn broken_rule(batch: &Batch<'_>, groups: usize, page_size: usize) -> Option<&'s
             return Some("a row's mask lies among those of the batch");
         }
     }
-    broken_choice(&batch.choices, tokens, wanted.len())
+    broken_choice(&batch.choices, tokens, wanted.len()).or_else(|| broken_state(batch))
 }
 
 /// Rows to gather. `I` is a device's [`crate::Memory::Inputs`].

@@ -23,6 +23,7 @@ mod memory;
 mod notes;
 mod pass;
 mod shape;
+mod states;
 mod tree_size;
 mod weights;
 mod world;
@@ -40,8 +41,8 @@ pub use error::BackendError;
 pub use holds::Holds;
 pub use inputs::{InputLimits, Rows};
 pub use layer::{
-    Attend, BlockEnd, CountedKeys, ExpertSpace, Experts, Linear, LogitScaling, Norm, RmsNorm,
-    RowParallel, Scatter, WholeNorms,
+    Attend, BlockEnd, CountedKeys, DeltaOperands, ExpertSpace, Experts, GatedDelta, Linear,
+    LogitScaling, Norm, RmsNorm, RowParallel, Scatter, WholeNorms,
 };
 pub use lockstep_collective::Owners;
 pub use lockstep_types::{MatrixRole, WeightFormat};
@@ -49,7 +50,8 @@ pub use masks::Masks;
 pub use memory::{DeviceMemory, ExpertsShape, MatrixShape, PassShape, RankLayout};
 pub use notes::{ExchangeNotes, NoteShape, Notes};
 pub use pass::PassKey;
-pub use shape::{AttentionShape, KvShape, RopeTable};
+pub use shape::{AttentionShape, DeltaShape, KvShape, RopeTable, StatesShape};
+pub use states::{NoStates, RowState, Span, StateKeep, states_misfit};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{
     CheckpointDtype, E2m1, E4m3, E8m0, HostBlock, HostFloats, HostForm, HostFp8, HostMatrix,

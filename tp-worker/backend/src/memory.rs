@@ -1,6 +1,8 @@
 //! Bytes of memory that a device takes, known before the device is opened.
 
-use crate::{AttentionShape, Holds, InputLimits, KvShape, MatrixRole, WeightFormat};
+use crate::{
+    AttentionShape, DeltaShape, Holds, InputLimits, KvShape, MatrixRole, StatesShape, WeightFormat,
+};
 
 /// A weight matrix, by its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub struct PassShape {
     pub positions: usize,
     /// Heads of this rank, each shape of the layers once.
     pub attention: Vec<AttentionShape>,
+    /// Heads of this rank's recurrent layers, each shape once.
+    pub deltas: Vec<DeltaShape>,
     /// Products: number of rows of activations, and the matrix.
     pub products: Vec<(usize, MatrixShape)>,
     /// Mixtures of experts: number of rows of activations, and the experts, each size of the
@@ -101,6 +105,10 @@ pub trait DeviceMemory {
     fn inputs_bytes(&self, limits: &InputLimits) -> u64;
     /// Returns the bytes of a paged cache when it is full.
     fn kv_bytes(&self, cache: &KvShape) -> u64;
+    /// Returns the bytes of states and records of recurrent layers.
+    fn states_bytes(&self, states: &StatesShape) -> u64 {
+        states.bytes()
+    }
     /// Returns true if the device may choose the tokens of passes that it runs with `ranks`
     /// ranks. One of them then has whole rows of logits.
     fn chooses(&self, ranks: usize) -> bool {

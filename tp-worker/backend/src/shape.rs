@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-use lockstep_types::KvCacheDtype;
+use lockstep_types::{KvCacheDtype, StateLimits};
 
 /// Attention heads of one rank. The columns of `qkv` are all query heads, then all key heads,
 /// then all value heads.
@@ -86,6 +86,75 @@ impl KvShape {
     /// Returns the bytes of keys and values of one token in all layers of the cache.
     pub fn bytes_per_token(&self) -> usize {
         2 * self.layers * self.kv_heads * self.dtype.row_bytes(self.head_dim)
+    }
+}
+
+/// Heads of a Gated DeltaNet on one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeltaShape {
+    /// Number of heads of queries and keys.
+    pub key_heads: usize,
+    /// Number of heads of values. Head `h` reads key head `h / (value_heads / key_heads)`.
+    pub value_heads: usize,
+    /// Width of a head of queries and keys.
+    pub key_dim: usize,
+    /// Width of a head of values.
+    pub value_dim: usize,
+    /// Taps of the convolution, the token's own included.
+    pub taps: usize,
+}
+
+impl DeltaShape {
+    /// Returns the columns of all queries, and of all keys.
+    pub fn key_width(&self) -> usize {
+        self.key_heads * self.key_dim
+    }
+
+    /// Returns the columns of all values, and of the output.
+    pub fn value_width(&self) -> usize {
+        self.value_heads * self.value_dim
+    }
+
+    /// Returns the channels of the convolution: queries, then keys, then values.
+    pub fn channels(&self) -> usize {
+        2 * self.key_width() + self.value_width()
+    }
+
+    /// Returns the elements of the matrices of one state in one layer.
+    pub fn matrices(&self) -> usize {
+        self.value_heads * self.key_dim * self.value_dim
+    }
+
+    /// Returns the elements of one state in one layer: matrices, and the last columns of the
+    /// convolution.
+    pub fn state(&self) -> usize {
+        self.matrices() + self.channels() * (self.taps - 1)
+    }
+
+    /// Returns the elements of the record of one node in one layer: keys, updates, decays, and the
+    /// column of the convolution.
+    pub fn record(&self) -> usize {
+        self.key_width() + self.value_width() + self.value_heads + self.channels()
+    }
+}
+
+/// States and records of recurrent layers of one shape on one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatesShape {
+    /// Number of layers.
+    pub layers: usize,
+    /// Heads of each layer.
+    pub delta: DeltaShape,
+    /// Numbers of states and records.
+    pub limits: StateLimits,
+}
+
+impl StatesShape {
+    /// Returns the bytes of all states and records.
+    pub fn bytes(&self) -> u64 {
+        let of_layer = |elements: usize| (4 * self.layers * elements) as u64;
+        let (state, record) = (of_layer(self.delta.state()), of_layer(self.delta.record()));
+        self.limits.bytes(state, record)
     }
 }
 

@@ -64,6 +64,7 @@ fn a_pass_allocates_nothing() {
             groups: 1,
             page_size: 8,
             tree_nodes: 1,
+            replays: 0,
             logit_block_rows: 3,
             max_commit: 0,
         };
@@ -128,6 +129,7 @@ fn count_on_a_rank(name: &str, mut backend: CpuBackend, dp_size: usize) {
         groups: 1,
         page_size: 8,
         tree_nodes: 1,
+        replays: 0,
         logit_block_rows: 3,
         max_commit: 0,
     };
@@ -201,6 +203,7 @@ fn drafting_allocates_nothing() {
             groups: 1,
             page_size: 8,
             tree_nodes: 2,
+            replays: 0,
             logit_block_rows: 1,
             max_commit: 0,
         };

@@ -1,8 +1,12 @@
 //! The mixers that a layer may have: their sizes, and the names of their tensors.
 
+mod gated_delta;
+
 use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
+
+pub use gated_delta::{GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec};
 
 /// Block of a layer that lets positions see each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -10,6 +14,24 @@ use serde::{Deserialize, Serialize};
 pub enum Mixer {
     /// Attention over the positions before, all of them or those of a window.
     Attention(AttentionSpec),
+    /// A recurrence over the positions before.
+    GatedDelta(GatedDeltaSpec),
+}
+
+impl Mixer {
+    /// Returns the number of rows of the width of the residual stream that its projections have:
+    /// all that a token is multiplied with.
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Attention(attention) => {
+                2 * (attention.heads + attention.kv_heads) * attention.head_dim
+            }
+            Self::GatedDelta(delta) => {
+                let values = delta.value_heads * delta.value_dim;
+                delta.channels(1) + 2 * values + 2 * delta.value_heads
+            }
+        }
+    }
 }
 
 /// Grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions.

@@ -204,13 +204,11 @@ fn causal(config: &Raw, model: &ModelConfig) -> Result<Vec<bool>, ModelConfigErr
     let types = config.get("layer_types").and_then(|types| types.as_array());
     let slides = |number: usize| {
         let named = types.and_then(|types| types.get(number));
-        let window = model.layers[number].attention().window.is_some();
+        let attention = model.layers[number].attention();
+        let window = attention.is_some_and(|attention| attention.window.is_some());
         window || named.is_some_and(|kind| kind == "sliding_attention")
     };
-    let windows = model
-        .layers
-        .iter()
-        .any(|layer| layer.attention().window.is_some());
+    let windows = model.attentions().any(|layer| layer.window.is_some());
     let said = match config.get(CAUSAL) {
         None => None,
         Some(_) => Some(config.flag(CAUSAL, false)?),

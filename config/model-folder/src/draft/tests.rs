@@ -200,7 +200,7 @@ fn the_tensors_tell_the_kind_and_not_the_name() {
     let model = crate::draft::eagle(dir.path(), &target(7))
         .expect("a head")
         .model;
-    let attention = model.layers[0].attention();
+    let attention = model.layers[0].attention().unwrap();
     assert!(attention.qkv_bias && !attention.output_bias);
 }
 

@@ -191,7 +191,7 @@ mod tests {
             ),
         ] {
             let layers = load(class, &own).expect("good");
-            let found = layers.iter().map(|layer| layer.attention().window);
+            let found = layers.iter().map(|layer| layer.attention().unwrap().window);
             let found: Vec<_> = found.map(|window| window.map(usize::from)).collect();
             assert_eq!(found, [window; 4], "{class} {own}");
         }
@@ -294,7 +294,7 @@ mod tests {
             "routed_scaling_factor": 2.5, "attention_bias": true, "use_qk_norm": true});
         let layers = load(GLM, &own).expect("served");
         for layer in &layers {
-            let attention = layer.attention();
+            let attention = layer.attention().unwrap();
             assert_eq!(attention.rope.rotated, Some(attention.head_dim / 2));
             assert_eq!(attention.qk_norm, QkNorm::PerHead);
             assert!(attention.qkv_bias && !attention.output_bias);
@@ -339,8 +339,8 @@ mod tests {
             ),
         ] {
             for layer in load(MINIMAX, &own).expect("served") {
-                assert_eq!(layer.attention().rope.rotated, rotated, "{own}");
-                assert_eq!(layer.attention().qk_norm, QkNorm::Whole);
+                assert_eq!(layer.attention().unwrap().rope.rotated, rotated, "{own}");
+                assert_eq!(layer.attention().unwrap().qk_norm, QkNorm::Whole);
             }
         }
     }

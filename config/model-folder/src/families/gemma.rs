@@ -131,8 +131,8 @@ fn gemma2(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
     layer_types::fill(&mut config, depth, 2);
     let softcap = config.number(SCORE_CAP)?.map(|cap| cap as f32);
     let mut layers = scaled(&config, &DENSE)?;
-    for layer in &mut layers {
-        layer.attention_mut().softcap = softcap;
+    for attention in layers.iter_mut().filter_map(LayerSpec::attention_mut) {
+        attention.softcap = softcap;
     }
     Ok(layers)
 }
@@ -172,8 +172,8 @@ fn scaled(config: &Raw, dense: &Dense) -> Result<Vec<LayerSpec>, ModelConfigErro
     }
     let scale = config.number(QUERY_SCALE)?.unwrap_or(256.0);
     let mut layers = dense.layers(config)?;
-    for layer in &mut layers {
-        layer.attention_mut().scale = scale.sqrt().recip() as f32;
+    for attention in layers.iter_mut().filter_map(LayerSpec::attention_mut) {
+        attention.scale = scale.sqrt().recip() as f32;
     }
     Ok(layers)
 }

@@ -88,9 +88,9 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
         true => gated.clone(),
         false => Mlp::Experts(spec.clone()),
     })?;
-    for layer in &mut layers {
+    for attention in layers.iter_mut().filter_map(LayerSpec::attention_mut) {
         // `attention_bias` is about the inputs alone.
-        layer.attention_mut().output_bias = false;
+        attention.output_bias = false;
     }
     Ok(layers)
 }

@@ -73,8 +73,7 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
     layer_types::fill(&mut config, depth, 2);
     let experts = mixture(&config)?;
     let mut layers = GPT_OSS.layers_with(&config, |_| Mlp::Experts(experts.clone()))?;
-    for layer in &mut layers {
-        let attention = layer.attention_mut();
+    for attention in layers.iter_mut().filter_map(LayerSpec::attention_mut) {
         attention.sinks = true;
         let original = match attention.rope.scaling {
             RopeScaling::Yarn {

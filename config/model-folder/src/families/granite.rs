@@ -53,8 +53,8 @@ pub(super) fn scaled(
     mut layers: Vec<LayerSpec>,
 ) -> Result<Vec<LayerSpec>, ModelConfigError> {
     let scale = config.number("attention_multiplier")?.unwrap_or(1.0) as f32;
-    for layer in &mut layers {
-        layer.attention_mut().scale = scale;
+    for attention in layers.iter_mut().filter_map(LayerSpec::attention_mut) {
+        attention.scale = scale;
     }
     Ok(layers)
 }

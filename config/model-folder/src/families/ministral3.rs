@@ -59,8 +59,8 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
         config.put(key, value);
     }
     let mut layers = MINISTRAL3.layers(&config)?;
-    for layer in &mut layers {
-        let rope = &mut layer.attention_mut().rope;
+    for attention in layers.iter_mut().filter_map(LayerSpec::attention_mut) {
+        let rope = &mut attention.rope;
         if let (
             Some(beta),
             RopeScaling::Yarn {

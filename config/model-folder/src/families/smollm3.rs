@@ -56,9 +56,10 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
         config.put(layer_types::KEY, kinds.into());
     }
     let mut layers = SMOLLM3.layers(&config)?;
-    for (layer, rotated) in layers.iter_mut().zip(rotated) {
+    let attentions = layers.iter_mut().filter_map(LayerSpec::attention_mut);
+    for (attention, rotated) in attentions.zip(rotated) {
         if !rotated {
-            layer.attention_mut().rope = RopeConfig::unrotated();
+            attention.rope = RopeConfig::unrotated();
         }
     }
     Ok(layers)

@@ -220,7 +220,7 @@ fn text_models_of_qwen_vl_are_qwens() {
         &json!({}),
     );
     let qwen3 = good(&config);
-    let attention = qwen3.layers[0].attention();
+    let attention = qwen3.layers[0].attention().unwrap();
     assert!(attention.qk_norm == QkNorm::PerHead && attention.rope.theta == 7.0);
 }
 
@@ -230,7 +230,7 @@ fn what_a_text_config_leaves_out_is_the_classes() {
     let text = json!({"model_type": "llama", "vocab_size": 32064, "rms_norm_eps": 1e-5,
         "max_position_embeddings": 4096, "torch_dtype": "float16", "pad_token_id": 0});
     let llava = good(&wrapped("LlavaForConditionalGeneration", &text, &json!({})));
-    let attention = llava.layers[31].attention();
+    let attention = llava.layers[31].attention().unwrap();
     assert_eq!((llava.hidden_size, llava.layers.len()), (4096, 32));
     assert_eq!((attention.kv_heads, attention.head_dim), (32, 128));
     assert_eq!(
@@ -241,7 +241,7 @@ fn what_a_text_config_leaves_out_is_the_classes() {
     let text = json!({"model_type": "mistral", "hidden_size": 5120, "head_dim": 128,
         "num_hidden_layers": 40, "sliding_window": null, "vocab_size": 131072});
     let pixtral = good(&wrapped("LlavaForConditionalGeneration", &text, &json!({})));
-    let attention = pixtral.layers[39].attention();
+    let attention = pixtral.layers[39].attention().unwrap();
     assert_eq!((attention.heads, attention.kv_heads), (32, 8));
 }
 

@@ -75,7 +75,7 @@ fn families_differ_in_what_they_leave_unsaid() {
         panic!("a Llama has gated MLPs");
     };
     assert!(mlp.bias && !llama.tie_word_embeddings);
-    let llama = llama.layers[1].attention();
+    let llama = llama.layers[1].attention().unwrap();
     assert_eq!(llama.kv_heads, 8, "as many as query heads");
     assert!(llama.qkv_bias && llama.output_bias);
 
@@ -83,14 +83,14 @@ fn families_differ_in_what_they_leave_unsaid() {
     assert_eq!(
         (
             mistral.architecture.model_type.as_str(),
-            mistral.layers[0].attention().kv_heads
+            mistral.layers[0].attention().unwrap().kv_heads
         ),
         ("mistral", 8)
     );
 
     let wide = json!({"num_attention_heads": 64, "hidden_size": 256});
     let qwen2 = family("Qwen2ForCausalLM", wide.clone());
-    let qwen2 = qwen2.layers[0].attention();
+    let qwen2 = qwen2.layers[0].attention().unwrap();
     assert_eq!((qwen2.kv_heads, qwen2.head_dim), (32, 4));
     assert!(qwen2.qkv_bias && !qwen2.output_bias && qwen2.qk_norm == QkNorm::None);
 
@@ -98,7 +98,7 @@ fn families_differ_in_what_they_leave_unsaid() {
         "Qwen3ForCausalLM",
         with(wide, &json!({"attention_bias": true})),
     );
-    let qwen3 = qwen3.layers[0].attention();
+    let qwen3 = qwen3.layers[0].attention().unwrap();
     assert_eq!(qwen3.head_dim, 128);
     assert!(qwen3.qk_norm == QkNorm::PerHead && qwen3.qkv_bias && qwen3.output_bias);
 }
@@ -112,11 +112,11 @@ fn null_is_absent_and_the_model_type_serves_where_no_class_is_named() {
     assert_eq!(
         (
             model.architecture.model_type.as_str(),
-            model.layers[0].attention().kv_heads
+            model.layers[0].attention().unwrap().kv_heads
         ),
         ("qwen3", 8)
     );
-    assert_eq!(model.layers[0].attention().head_dim, 8);
+    assert_eq!(model.layers[0].attention().unwrap().head_dim, 8);
     assert_eq!(model.layers[0].rms_norm_eps, 1e-6);
 }
 
@@ -183,7 +183,7 @@ fn rope_in_the_spellings_of_transformers_4_and_5() {
     ];
     for (changes, theta, scaling) in table {
         assert_eq!(
-            good(&changes).layers[1].attention().rope,
+            good(&changes).layers[1].attention().unwrap().rope,
             RopeConfig {
                 scaling,
                 ..RopeConfig::plain(theta)

@@ -9,7 +9,7 @@ fn windowed() -> &'static ModelConfig {
     static MODEL: OnceLock<ModelConfig> = OnceLock::new();
     MODEL.get_or_init(|| {
         let mut model = model();
-        model.layers[0].attention_mut().window = NonZeroUsize::new(20);
+        model.layers[0].attention_mut().unwrap().window = NonZeroUsize::new(20);
         model
     })
 }

@@ -166,7 +166,7 @@ impl Layers {
 
 fn give_windows(model: &mut ModelConfig, windows: &[Option<usize>]) {
     for (layer, window) in model.layers.iter_mut().zip(windows.iter().cycle()) {
-        layer.attention_mut().window = window.and_then(NonZeroUsize::new);
+        layer.attention_mut().unwrap().window = window.and_then(NonZeroUsize::new);
     }
 }
 
@@ -365,7 +365,7 @@ fn randomise(model: &mut ModelConfig) {
 fn mix_caches(model: &mut ModelConfig) {
     randomise(model);
     for (number, layer) in model.layers.iter_mut().enumerate() {
-        let attention = layer.attention_mut();
+        let attention = layer.attention_mut().unwrap();
         attention.heads = 4;
         (attention.kv_heads, attention.head_dim) = [(2, 16), (1, 32)][number % 2];
         attention.scale = (attention.head_dim as f32).powf(-0.5);
@@ -402,7 +402,7 @@ fn be_gpt_oss(model: &mut ModelConfig) {
     randomise(model);
     model.checkpoint = CheckpointFormat::Mxfp4(Mxfp4Checkpoint { floats: Vec::new() });
     for layer in &mut model.layers {
-        let attention = layer.attention_mut();
+        let attention = layer.attention_mut().unwrap();
         (attention.sinks, attention.qkv_bias, attention.output_bias) = (true, true, true);
         layer.mlp = Mlp::Experts(ExpertsSpec {
             count: 6,

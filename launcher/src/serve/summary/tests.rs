@@ -91,7 +91,7 @@ fn caches_are_told_by_kind() {
     engine.kv.num_pages = 100_001;
     engine.kv.page_size = 16;
     assert_eq!(kv_cache(&engine), "1,600,000 tokens in pages of 16");
-    engine.model.layers[0].attention_mut().window = NonZeroUsize::new(512);
+    engine.model.layers[0].attention_mut().unwrap().window = NonZeroUsize::new(512);
     engine.schedule.max_running_requests = 10;
     engine.schedule.chunked_prefill_size = Some(160);
     engine.speculation = SpeculationConfig::none();

@@ -2,12 +2,13 @@
 
 use lockstep_backend::{
     BackendError, Holds, HostMatrix, InputLimits, KvShape, MatrixRole, Memory, RopeTable,
-    WeightFormat,
+    StatesShape, WeightFormat,
 };
 use lockstep_types::Dtype;
 
 use super::CpuBackend;
 use crate::attention::CpuKvCache;
+use crate::delta::CpuStates;
 use crate::formats::{self, CpuMatrix};
 use crate::inputs::CpuInputs;
 use crate::rope::CpuRope;
@@ -19,6 +20,7 @@ impl Memory for CpuBackend {
     type Tensor = CpuTensor;
     type Rope = CpuRope;
     type KvCache = CpuKvCache;
+    type States = CpuStates;
     type Inputs = CpuInputs;
     fn describe(&self, weights: WeightFormat) -> String {
         let dtype = match self.dtype {
@@ -69,6 +71,11 @@ impl Memory for CpuBackend {
         let cache = CpuKvCache::new(shape)?;
         self.allocated.kv += cache.allocated() as u64;
         Ok(cache)
+    }
+    fn states(&mut self, shape: &StatesShape) -> Result<CpuStates, BackendError> {
+        let states = CpuStates::new(shape)?;
+        self.allocated.states += states.bytes() as u64;
+        Ok(states)
     }
     fn inputs(&mut self, limits: &InputLimits) -> Result<CpuInputs, BackendError> {
         let inputs = CpuInputs::new(limits)?;

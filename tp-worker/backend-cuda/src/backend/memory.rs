@@ -1,7 +1,7 @@
 //! Memory of one GPU: weights, activations, caches and staged batches.
 
 use lockstep_backend::{
-    BackendError, Holds, HostMatrix, InputLimits, KvShape, MatrixRole, Memory, RopeTable,
+    BackendError, Holds, HostMatrix, InputLimits, KvShape, MatrixRole, Memory, NoStates, RopeTable,
     WeightFormat,
 };
 
@@ -18,6 +18,7 @@ impl Memory for CudaBackend {
     type Tensor = CudaTensor;
     type Rope = Rope;
     type KvCache = PagedCache;
+    type States = NoStates;
     type Inputs = Inputs;
     fn describe(&self, _: WeightFormat) -> String {
         self.about()

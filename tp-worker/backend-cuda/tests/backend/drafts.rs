@@ -37,6 +37,7 @@ const LIMITS: InputLimits = InputLimits {
     pages: TOKENS,
     page_size: 16,
     mask_words: 0,
+    replays: 0,
     choices: ChoiceLimits {
         requests: TOKENS,
         rows: TOKENS,

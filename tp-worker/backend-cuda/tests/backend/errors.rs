@@ -57,6 +57,7 @@ fn too_much_is_out_of_memory() {
             pages: much,
             page_size: 1,
             mask_words: 2 * much,
+            replays: 0,
             choices: ChoiceLimits::default(),
             chain: ChainLimits::default(),
         };

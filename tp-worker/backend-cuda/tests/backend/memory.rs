@@ -114,6 +114,7 @@ fn everything_takes_what_is_charged(context: &Context) {
             pages: 33,
             page_size: 8,
             mask_words: 21,
+            replays: 0,
             choices: ChoiceLimits {
                 requests: 5,
                 rows: 90,
@@ -158,6 +159,7 @@ fn matrices_share_what_they_would_waste(context: &Context) {
         pages: 1,
         page_size: 1,
         mask_words: 0,
+        replays: 0,
         choices: ChoiceLimits::default(),
         chain: ChainLimits::default(),
     };
@@ -208,6 +210,7 @@ fn all_within(device: usize) {
             tokens,
             positions,
             attention: vec![attention],
+            deltas: Vec::new(),
             products: Vec::new(),
             experts: Vec::new(),
             gathered: 0,
@@ -259,6 +262,7 @@ fn attended_bytes(
         pages: positions.div_ceil(3),
         page_size: 3,
         mask_words: 0,
+        replays: 0,
         choices: ChoiceLimits::default(),
         chain: ChainLimits::default(),
     };
@@ -292,6 +296,7 @@ fn working_memory_stays_within_what_is_charged(context: &Context) {
             tokens,
             positions,
             attention: vec![attention],
+            deltas: Vec::new(),
             products: Vec::new(),
             experts: Vec::new(),
             gathered: 0,

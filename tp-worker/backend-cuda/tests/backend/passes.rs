@@ -106,6 +106,7 @@ impl Layer {
             pages: 5 * REQUESTS,
             page_size: PAGE,
             mask_words: 0,
+            replays: 0,
             choices: ChoiceLimits {
                 requests: REQUESTS,
                 rows: 12,

@@ -321,6 +321,7 @@ fn a_prompt_goes_through_in_passes() {
             pages: pages.len(),
             page_size: PAGE_SIZE,
             mask_words: 0,
+            replays: 0,
             choices: ChoiceLimits::default(),
             chain: ChainLimits::default(),
         };

@@ -1,8 +1,12 @@
 //! Memory of a device.
 
 use crate::{
-    BackendError, Holds, HostMatrix, InputLimits, KvShape, MatrixRole, RopeTable, WeightFormat,
+    BackendError, Holds, HostMatrix, InputLimits, KvShape, MatrixRole, RopeTable, StatesShape,
+    WeightFormat,
 };
+
+/// Remedy of devices without recurrent layers.
+pub(crate) const NO_STATES: &str = "this device runs no recurrent layers; give --device cpu";
 
 /// Memory of a device: weights, activations, caches and staged batches, and packed weights on
 /// disk.
@@ -17,6 +21,8 @@ pub trait Memory: Send + Sized {
     type Rope: Send + Sync;
     /// Paged keys and values of the layers of a group.
     type KvCache: Send;
+    /// States and records of recurrent layers.
+    type States: Send;
     /// A batch in the memory that operations read.
     type Inputs: Send;
     /// Describes the device for people, with its kernels for projections in `weights`:
@@ -65,6 +71,16 @@ pub trait Memory: Send + Sized {
     /// # Errors
     /// [`BackendError::OutOfMemory`].
     fn kv_cache(&mut self, shape: &KvShape) -> Result<Self::KvCache, BackendError>;
+    /// Allocates states and records of recurrent layers, of any content. Memory may be taken as it
+    /// is written.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] on devices that have no
+    /// recurrent layers.
+    fn states(&mut self, shape: &StatesShape) -> Result<Self::States, BackendError> {
+        let _ = shape;
+        Err(BackendError::Unsupported(NO_STATES.into()))
+    }
     /// Allocates room for batches within `limits`, one at a time.
     ///
     /// # Errors

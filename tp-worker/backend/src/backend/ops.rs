@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use lockstep_types::{Activation, Dtype};
 
+use super::memory::NO_STATES;
 use crate::{
-    Attend, AttentionShape, BackendError, BlockEnd, CountedKeys, ExpertSpace, Experts, Linear,
-    LogitScaling, Memory, Rows, WholeNorms, composed,
+    Attend, AttentionShape, BackendError, BlockEnd, CountedKeys, DeltaOperands, ExpertSpace,
+    Experts, GatedDelta, Linear, LogitScaling, Memory, Rows, WholeNorms, composed,
 };
 
 /// Operations of a transformer on one device, row by row and without its peers.
@@ -151,6 +152,19 @@ pub trait Ops: Memory {
         self.matmul(x, w, gate_up);
         self.gate(gate_up, activation, out);
     }
+    /// `out = out · σ(gate)`, the output gate of an attention. Both are `[n, width]`.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] on devices that have no output gates.
+    fn sigmoid_gate(
+        &mut self,
+        gate: &Self::Tensor,
+        out: &mut Self::Tensor,
+    ) -> Result<(), BackendError> {
+        let _ = (gate, out);
+        let remedy = "this device has no output gates of attention; give --device cpu";
+        Err(BackendError::Unsupported(remedy.into()))
+    }
     /// `out = f(x)` with the activation `f`, the middle of an MLP without gates.
     fn activate(&mut self, x: &Self::Tensor, activation: Activation, out: &mut Self::Tensor);
     /// Scales logits in place.
@@ -180,6 +194,47 @@ pub trait Ops: Memory {
         let _ = (x, scores, w, space, out);
         let remedy = "this device runs no mixtures of experts; give --device cpu";
         Err(BackendError::Unsupported(remedy.into()))
+    }
+    /// All of a Gated DeltaNet between its projections, as layer `layer` of `states`: convolution,
+    /// silu, the gated delta rule and the gated norm, as [`lockstep_types::GatedDeltaSpec`] says.
+    /// Each row goes on from its state, replays records, keeps copies, and commits its tokens or
+    /// leaves their records ([`Batch::states`]). The state before a token, and the token's columns
+    /// of the convolution, are those of its ancestors in a masked row, of the row's tokens before
+    /// it in another. A token has the same bits in any row, however it came there.
+    ///
+    /// `out` is `[n, value_heads · value_dim]`.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] on devices that have no recurrent layers;
+    /// [`BackendError::OutOfMemory`] for working memory.
+    ///
+    /// # Panics
+    /// Panics if the batch names states, records or nodes that `states` does not have.
+    ///
+    /// [`Batch::states`]: crate::Batch::states
+    fn gated_delta(
+        &mut self,
+        states: &mut Self::States,
+        layer: usize,
+        op: &GatedDelta<'_, Self::Vector>,
+        operands: DeltaOperands<'_, Self::Tensor>,
+        inputs: &Self::Inputs,
+        out: &mut Self::Tensor,
+    ) -> Result<(), BackendError> {
+        let _ = (states, layer, op, operands, inputs, out);
+        Err(BackendError::Unsupported(NO_STATES.into()))
+    }
+    /// Copies whole states, in all layers that share `states`, bit for bit: `(from, to)` in turn.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] on devices that have no recurrent layers.
+    fn copy_states(
+        &mut self,
+        states: &mut Self::States,
+        moves: &[(u32, u32)],
+    ) -> Result<(), BackendError> {
+        let _ = (states, moves);
+        Err(BackendError::Unsupported(NO_STATES.into()))
     }
     /// `out[i] = x[rows[i]]`.
     fn gather_rows(

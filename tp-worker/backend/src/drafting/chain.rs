@@ -165,6 +165,9 @@ mod tests {
         pages: &[0, 1],
         logit_tokens: &[1, 2],
         masks: &[],
+        states: &[],
+        replays: &[],
+        keeps: &[],
         choices: ChoiceBatch {
             choices: &[],
             rows: &[],

@@ -47,6 +47,9 @@ fn batch() -> Batch<'static> {
         pages: &[1, 3, 4],
         logit_tokens: &[0, 3],
         masks: &[0, 0, 1, 3, 5],
+        states: &[],
+        replays: &[],
+        keeps: &[],
         choices: ChoiceBatch {
             choices: &[GREEDY],
             rows: &[ChoiceRow::HOST, USE],
@@ -68,6 +71,7 @@ fn a_batch_takes_what_its_rows_name() {
         pages: 3,
         page_size: PAGE_SIZE,
         mask_words: 5,
+        replays: 0,
         choices: ChoiceLimits {
             requests: 1,
             rows: 2,
@@ -213,6 +217,7 @@ fn what_devices_tell_of_drafts_has_a_size_of_its_own() {
         pages: 8,
         page_size: 16,
         mask_words: 0,
+        replays: 0,
         choices: ChoiceLimits {
             requests: 2,
             rows: 64,
@@ -231,6 +236,7 @@ fn what_devices_tell_of_drafts_has_a_size_of_its_own() {
     };
     let trees = InputLimits {
         mask_words: 10,
+        replays: 0,
         choices,
         ..chains
     };

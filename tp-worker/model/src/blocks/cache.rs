@@ -1,14 +1,18 @@
-//! Caches of a model's layers: one for each group of layers with equal caches.
+//! Caches of a model's layers: one for each group of layers with equal caches, and the states of
+//! recurrent layers.
 
-use lockstep_backend::{Backend, BackendError, KvShape};
-use lockstep_types::{KvCacheDtype, KvGroup, KvPages, ModelConfig};
+use lockstep_backend::{Backend, BackendError, DeltaShape, KvShape, StatesShape};
+use lockstep_types::{KvCacheDtype, KvGroup, KvPages, Mixer, ModelConfig, StateLimits};
 
+use super::{delta_shape, delta_shapes};
 use crate::Shard;
 
 /// The caches of a model on one rank.
 pub struct ModelCache<B: Backend> {
     shapes: Vec<KvShape>,
     caches: Vec<B::KvCache>,
+    /// States and records of the recurrent layers of each shape.
+    states: Vec<B::States>,
 }
 
 /// Place of a layer among the caches of its model.
@@ -32,6 +36,62 @@ impl CachePlace {
     }
 }
 
+/// Place of a recurrent layer among the states of its model.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct StatePlace {
+    /// Number of the layer's shape among the distinct ones.
+    pub states: usize,
+    /// Number of the layer among those of its shape.
+    pub layer: usize,
+}
+
+impl StatePlace {
+    /// Returns the place of layer `number` of `model` on the rank of `shard`.
+    pub fn of(model: &ModelConfig, shard: &Shard, number: usize) -> Self {
+        let Some(own) = shape_of(model, shard, number) else {
+            return Self::default();
+        };
+        let before = (0..number).filter(|before| shape_of(model, shard, *before) == Some(own));
+        let shapes = delta_shapes(model, shard);
+        Self {
+            states: shapes
+                .iter()
+                .position(|shape| *shape == own)
+                .unwrap_or_default(),
+            layer: before.count(),
+        }
+    }
+}
+
+/// Returns the shape of layer `number`, if it is recurrent.
+fn shape_of(model: &ModelConfig, shard: &Shard, number: usize) -> Option<DeltaShape> {
+    match &model.layers[number].mixer {
+        Mixer::GatedDelta(delta) => Some(delta_shape(delta, shard)),
+        Mixer::Attention(_) => None,
+    }
+}
+
+/// Returns the shapes of the states and records that a shard of `model` needs: one for each
+/// distinct shape of its recurrent layers.
+pub(crate) fn state_shapes(
+    model: &ModelConfig,
+    shard: &Shard,
+    limits: StateLimits,
+) -> Vec<StatesShape> {
+    let numbers = 0..model.layers.len();
+    let layers = |own| {
+        let layers = numbers.clone().map(|number| shape_of(model, shard, number));
+        layers.filter(|shape| *shape == Some(own)).count()
+    };
+    let shapes = delta_shapes(model, shard).into_iter();
+    let shape = |delta| StatesShape {
+        layers: layers(delta),
+        delta,
+        limits,
+    };
+    shapes.map(shape).collect()
+}
+
 /// Returns the shapes of the caches that a shard of `model` needs, with `pages` of `page_size`
 /// tokens: one for each group with layers. Its batches have cells for `groups` groups: a target's for
 /// each of its groups, a draft's for one group, which all of its caches follow.
@@ -45,8 +105,9 @@ pub(crate) fn cache_shapes(
 ) -> Vec<KvShape> {
     let shape = |(number, group): (usize, KvGroup)| {
         // All layers of a group have as many key/value heads on a rank.
-        let first = group.layers.first().map(|layer| &model.layers[*layer]);
-        let kv_heads = first.map_or(0, |layer| shard.heads(layer.attention()).kv.len());
+        let first = group.layers.first();
+        let first = first.and_then(|layer| model.layers[*layer].attention());
+        let kv_heads = first.map_or(0, |attention| shard.heads(attention).kv.len());
         KvShape {
             group: number.min(groups.saturating_sub(1)),
             layers: group.layers.len(),
@@ -72,7 +133,46 @@ impl<B: Backend> ModelCache<B> {
         Ok(Self {
             caches: caches.collect::<Result<_, _>>()?,
             shapes,
+            states: Vec::new(),
         })
+    }
+
+    /// Allocates states and records of these shapes.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] on devices that have no
+    /// recurrent layers.
+    pub(crate) fn allocate_states(
+        &mut self,
+        backend: &mut B,
+        shapes: &[StatesShape],
+    ) -> Result<(), BackendError> {
+        let states = shapes.iter().map(|shape| backend.states(shape));
+        self.states = states.collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    /// Copies whole states in all recurrent layers, bit for bit: `(from, to)` in turn.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] on devices that have no recurrent layers.
+    pub fn copy_states(
+        &mut self,
+        backend: &mut B,
+        moves: &[(u32, u32)],
+    ) -> Result<(), BackendError> {
+        let mut states = self.states.iter_mut();
+        states.try_for_each(|states| backend.copy_states(states, moves))
+    }
+
+    /// Returns the states of the layers of the shape at `place`.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] if no states were allocated.
+    pub(crate) fn states(&mut self, place: StatePlace) -> Result<&mut B::States, BackendError> {
+        let none = "the model has recurrent layers, whose states were not allocated: this is a bug";
+        let states = self.states.get_mut(place.states);
+        states.ok_or_else(|| BackendError::Unsupported(none.into()))
     }
 
     /// Returns the bytes of one token in all layers.

@@ -5,8 +5,9 @@
 //! because only some rows may be wanted of the columns.
 
 mod attention;
+mod gated_delta;
 
-use lockstep_backend::{Axis, Backend, BackendError};
+use lockstep_backend::{AttentionShape, Axis, Backend, BackendError, DeltaShape};
 use lockstep_types::{self as types, LayerSpec, ModelConfig};
 
 use super::{
@@ -17,18 +18,22 @@ use super::{
 };
 use crate::{CollectiveStep, Shard, Topology};
 use attention::{Attention, AttentionBuffers, AttentionVariants};
+use gated_delta::{GatedDelta, GatedDeltaBuffers};
 
 pub(crate) use attention::attention_shapes;
+pub(crate) use gated_delta::{delta_shape, delta_shapes};
 
 /// One rank's part of a layer's mixer.
 pub(crate) enum Mixer<F: Form> {
     Attention(Attention<F>),
+    GatedDelta(GatedDelta<F>),
 }
 
 /// Distinct sizes of a model's mixers on one rank, kind by kind. Layers of one size share
 /// buffers. The lists are made once for a model, not once for each layer.
 pub(crate) struct MixerVariants {
     attention: AttentionVariants,
+    gated_delta: Vec<DeltaShape>,
 }
 
 impl MixerVariants {
@@ -36,6 +41,7 @@ impl MixerVariants {
     pub fn of(model: &ModelConfig, shard: &Shard) -> Self {
         Self {
             attention: AttentionVariants::of(model, shard),
+            gated_delta: delta_shapes(model, shard),
         }
     }
 }
@@ -44,6 +50,8 @@ impl MixerVariants {
 pub(crate) struct MixerBuffers<T> {
     /// Buffers for each of [`AttentionVariants::widths`].
     pub attention: Vec<AttentionBuffers<T>>,
+    /// Buffers for each of [`delta_shapes`].
+    pub gated_delta: Vec<GatedDeltaBuffers<T>>,
 }
 
 impl<T> MixerBuffers<T> {
@@ -58,8 +66,12 @@ impl<T> MixerBuffers<T> {
     ) -> Result<Self, BackendError> {
         let attention = variants.attention.widths.iter();
         let attention = attention.map(|widths| AttentionBuffers::new(device, *widths, tokens));
+        let attention = attention.collect::<Result<_, _>>()?;
+        let deltas = variants.gated_delta.iter();
+        let deltas = deltas.map(|shape| GatedDeltaBuffers::new(device, *shape, tokens));
         Ok(Self {
-            attention: attention.collect::<Result<_, _>>()?,
+            attention,
+            gated_delta: deltas.collect::<Result<_, _>>()?,
         })
     }
 
@@ -67,6 +79,9 @@ impl<T> MixerBuffers<T> {
     pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         for attention in &mut self.attention {
             attention.set_rows(backend, rows);
+        }
+        for delta in &mut self.gated_delta {
+            delta.set_rows(backend, rows);
         }
     }
 }
@@ -78,6 +93,9 @@ impl Mixer<Listed> {
         match &place.spec().mixer {
             types::Mixer::Attention(spec) => {
                 Self::Attention(Attention::listed(place, spec, &variants.attention))
+            }
+            types::Mixer::GatedDelta(spec) => {
+                Self::GatedDelta(GatedDelta::listed(place, spec, &variants.gated_delta))
             }
         }
     }
@@ -92,6 +110,7 @@ impl Mixer<Listed> {
     ) -> Vec<CollectiveStep> {
         match &layer.mixer {
             types::Mixer::Attention(spec) => Attention::collectives(spec, hidden, topology, axis),
+            types::Mixer::GatedDelta(_) => GatedDelta::collectives(hidden, topology, axis),
         }
     }
 
@@ -99,15 +118,25 @@ impl Mixer<Listed> {
     pub fn columns(layer: &LayerSpec, shard: &Shard) -> usize {
         match &layer.mixer {
             types::Mixer::Attention(spec) => Attention::shape(spec, shard).out_width(),
+            types::Mixer::GatedDelta(spec) => delta_shape(spec, shard).value_width(),
         }
     }
 }
 
 impl<F: Form> Mixer<F> {
+    /// Returns the heads of an attention; `None` for another mixer.
+    pub fn attention_shape(&self) -> Option<&AttentionShape> {
+        match self {
+            Self::Attention(attention) => Some(&attention.shape),
+            Self::GatedDelta(_) => None,
+        }
+    }
+
     /// Returns the projection back to the residual stream.
     pub fn output(&self) -> &Linear<F> {
         match self {
             Self::Attention(attention) => &attention.output,
+            Self::GatedDelta(delta) => &delta.output,
         }
     }
 
@@ -115,6 +144,7 @@ impl<F: Form> Mixer<F> {
     pub fn mixed<'b, T>(&self, buffers: &'b MixerBuffers<T>) -> &'b T {
         match self {
             Self::Attention(attention) => &buffers.attention[attention.buffers].attended,
+            Self::GatedDelta(delta) => &buffers.gated_delta[delta.buffers].mixed,
         }
     }
 }
@@ -125,6 +155,7 @@ impl<F: Form> Tensors<F> for Mixer<F> {
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Mixer<C::To>, C::Error> {
         Ok(match self {
             Self::Attention(attention) => Mixer::Attention(attention.convert(to)?),
+            Self::GatedDelta(delta) => Mixer::GatedDelta(delta.convert(to)?),
         })
     }
 }
@@ -134,7 +165,8 @@ impl<B: Backend> Mixer<B> {
     /// `buffers`.
     ///
     /// # Errors
-    /// [`BackendError::Collective`].
+    /// [`BackendError::Collective`]; [`BackendError::Unsupported`] for a mixer that the device does
+    /// not have; [`BackendError::OutOfMemory`] for working memory.
     pub fn run(
         &self,
         backend: &mut B,
@@ -148,6 +180,10 @@ impl<B: Backend> Mixer<B> {
             Self::Attention(attention) => {
                 let buffers = &mut buffers.attention[attention.buffers];
                 attention.run(backend, context, input, buffers, cache, inputs)
+            }
+            Self::GatedDelta(delta) => {
+                let buffers = &mut buffers.gated_delta[delta.buffers];
+                delta.run(backend, input, buffers, cache, inputs)
             }
         }
     }

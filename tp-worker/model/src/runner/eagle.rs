@@ -12,7 +12,7 @@ use lockstep_types::KvCacheDtype;
 
 use crate::{
     CaptureSpec, ForwardLimits,
-    blocks::{LayerContext, Mixer, cache::ModelCache, parts::Tensors},
+    blocks::{LayerContext, cache::ModelCache, parts::Tensors},
     models::eagle::Eagle,
 };
 use hidden::Picks;
@@ -87,12 +87,13 @@ impl<B: Backend> EagleHead<B> {
         page_size: usize,
         dtype: KvCacheDtype,
     ) -> Result<ModelCache<B>, BackendError> {
-        let Mixer::Attention(attention) = &self.weights.layer.mixer;
+        let shape = self.weights.layer.mixer.attention_shape();
+        let [kv_heads, head_dim] = shape.map_or([0; 2], |own| [own.kv_heads, own.head_dim]);
         let shape = KvShape {
             group: 0,
             layers: 1,
-            kv_heads: attention.shape.kv_heads,
-            head_dim: attention.shape.head_dim,
+            kv_heads,
+            head_dim,
             pages,
             page_size,
             dtype,

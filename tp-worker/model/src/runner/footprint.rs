@@ -5,15 +5,17 @@ mod draft;
 use lockstep_backend::{
     AttentionShape, DeviceMemory, ExpertsShape, MatrixRole, MatrixShape, PassShape, RankLayout,
 };
-use lockstep_types::{EngineShape, KvCacheDtype, KvPages, MemoryUse, ModelConfig, RankMemory};
+use lockstep_types::{
+    EngineShape, KvCacheDtype, KvPages, MemoryUse, ModelConfig, RankMemory, StateLimits,
+};
 
 use crate::{
     ForwardLimits, Shard, Topology,
     blocks::allocate::Counter,
     blocks::{
         attention_shapes,
-        cache::cache_shapes,
-        expert_shapes,
+        cache::{cache_shapes, state_shapes},
+        delta_shapes, expert_shapes,
         parts::{Listed, Tensors},
         rope_tables,
     },
@@ -98,6 +100,25 @@ fn kv_per_token(
     [one(1, 0), one(0, 1)]
 }
 
+/// Returns the bytes of one state, and of the record of one node, in all recurrent layers.
+fn state_and_record(device: &dyn DeviceMemory, model: &ModelConfig, shard: &Shard) -> [u64; 2] {
+    let of = |limits| {
+        let shapes = state_shapes(model, shard, limits);
+        let bytes = shapes.iter().map(|shape| device.states_bytes(shape));
+        bytes.fold(0, u64::saturating_add)
+    };
+    let one_state = StateLimits {
+        states: 1,
+        ..StateLimits::default()
+    };
+    let records = StateLimits {
+        records: 1,
+        nodes: 1,
+        ..StateLimits::default()
+    };
+    [of(one_state), of(records) / StateLimits::SIDES as u64]
+}
+
 /// Returns the bytes of the rotary tables of a model's layers.
 fn rope_bytes(device: &dyn DeviceMemory, model: &ModelConfig, positions: usize) -> u64 {
     let tables = rope_tables(model).into_iter();
@@ -139,16 +160,20 @@ impl Part {
         let gathers = attention.leads() && world.size > 1;
         let gathered = if gathers { model.vocab_size } else { 0 };
         let [full, window] = kv_per_token(device, model, shard, engine.kv_dtype);
+        let [state, record] = state_and_record(device, model, shard);
         Self {
             memory: MemoryUse {
                 weights: weights.matrices,
                 vectors: weights.vectors.saturating_add(rope),
                 kv_per_token: full,
                 kv_window_per_token: window,
+                state,
+                record,
                 activations: counter.activations,
                 host: counter.host,
             },
             pass: PassShape {
+                deltas: delta_shapes(model, shard),
                 gathered: gathered * limits.logit_block_rows,
                 ..pass(
                     limits,
@@ -209,6 +234,7 @@ fn pass(
         tokens: limits.max_tokens,
         positions: limits.positions.next_multiple_of(limits.page_size.max(1)),
         attention,
+        deltas: Vec::new(),
         products: all.chain([(limits.logit_block_rows, head)]).collect(),
         experts: experts.into_iter().map(|experts| (rows, experts)).collect(),
         gathered: 0,

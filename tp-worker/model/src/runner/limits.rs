@@ -20,6 +20,9 @@ pub struct ForwardLimits {
     pub page_size: usize,
     /// Most new tokens of a request with a tree mask; 0 where no row has a mask.
     pub tree_nodes: usize,
+    /// Most nodes that all rows together replay onto states; 0 for a model without recurrent
+    /// layers.
+    pub replays: usize,
     /// Rows of logits computed and brought to the host at a time. The bound limits the memory
     /// of passes that want many rows.
     pub logit_block_rows: usize,
@@ -34,8 +37,10 @@ const LOGIT_BLOCK_BYTES: usize = 64 << 20;
 impl ForwardLimits {
     /// Limits of an engine's steps, for the target `model`.
     pub fn of_steps(step: &StepLimits, page_size: usize, model: &ModelConfig) -> Self {
+        let verified = step.requests.saturating_mul(step.verified);
         Self {
             groups: model.kv_groups().len().max(1),
+            replays: if model.has_states() { verified } else { 0 },
             ..Self::of_one_group(step, page_size, model.vocab_size)
         }
     }
@@ -49,6 +54,7 @@ impl ForwardLimits {
             groups: 1,
             page_size,
             tree_nodes: if step.branches { step.verified } else { 0 },
+            replays: 0,
             logit_block_rows: Self::block_rows(vocab),
             max_commit: step.max_commit,
         }
@@ -133,6 +139,7 @@ impl ForwardLimits {
             pages,
             page_size: self.page_size,
             mask_words: self.requests.saturating_mul(mask_words),
+            replays: self.replays,
             choices,
             chain,
         }
@@ -151,6 +158,7 @@ impl ForwardLimits {
         fits("requests", found.requests, room.requests)?;
         fits("pages", found.pages, room.pages)?;
         fits("words of masks", found.mask_words, room.mask_words)?;
+        fits("replayed nodes", found.replays, room.replays)?;
         let (chain, chains) = (found.chain, room.chain);
         let (found, room) = (found.choices, room.choices);
         fits("requests to choose for", found.requests, room.requests)?;

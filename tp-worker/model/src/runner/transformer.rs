@@ -16,13 +16,13 @@ mod staged;
 use std::{ops::Range, path::PathBuf};
 
 use lockstep_backend::{Axis, Backend, BackendError, NoteShape};
-use lockstep_types::{KvCacheDtype, KvPages, ModelConfig};
+use lockstep_types::{KvCacheDtype, KvPages, ModelConfig, StateLimits};
 
 use crate::{
     ForwardLimits, Shard, Tables,
     blocks::{
         LayerContext,
-        cache::{ModelCache, cache_shapes},
+        cache::{ModelCache, cache_shapes, state_shapes},
         parts::Tensors,
     },
     models::decoder::Decoder,
@@ -132,6 +132,22 @@ impl<B: Backend> Transformer<B> {
         let (model, groups) = (&self.model, self.limits.groups);
         let shapes = cache_shapes(model, &self.shard, groups, pages.into(), page_size, dtype);
         ModelCache::new(backend, shapes)
+    }
+
+    /// Allocates states and records of the recurrent layers beside the caches in `cache`; none for
+    /// a model without such layers.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unsupported`] on devices that have no
+    /// recurrent layers.
+    pub fn allocate_states(
+        &self,
+        backend: &mut B,
+        cache: &mut ModelCache<B>,
+        limits: StateLimits,
+    ) -> Result<(), BackendError> {
+        let shapes = state_shapes(&self.model, &self.shard, limits);
+        cache.allocate_states(backend, &shapes)
     }
 
     /// Bytes of packed weights on the device.

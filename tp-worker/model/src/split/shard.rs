@@ -14,6 +14,10 @@ use crate::{ModelError, Place, Topology};
 /// `gcd(query heads per rank, query heads per key/value head)` query heads. So key/value
 /// heads are split where the ranks divide them, and replicated where they don't.
 ///
+/// **Recurrent layers.** Key heads are split evenly over the ranks of a DP rank. Value heads go with
+/// their key heads, and so do their channels of the convolution: one range each of queries, keys and
+/// values.
+///
 /// **MLP and vocabulary.** Both are split as evenly as possible, in units of 32 columns and
 /// of 16 rows. Units are halved until every rank has eight, so that shares differ by an
 /// eighth at most, but for experts in MXFP4. The first ranks take one unit more, and the last unit
@@ -78,6 +82,16 @@ impl Shard {
             if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
                 let remedy = format!("a model whose {kv_heads} key/value heads divide them");
                 return Err(split("attention heads", heads, remedy));
+            }
+        }
+        for layer in model.gated_deltas() {
+            let heads = layer.key_heads;
+            if attention.size == 0 || !heads.is_multiple_of(attention.size) {
+                return Err(split(
+                    "key heads of recurrent layers",
+                    heads,
+                    divisors(heads),
+                ));
             }
         }
         let (ep_size, served) = (topology.experts.size, model.ep_sizes(world.size));

@@ -51,6 +51,7 @@ impl<B: Backend> Kept<B> {
             groups: 1,
             page_size: 4,
             tree_nodes: 1,
+            replays: 0,
             logit_block_rows: 3,
             max_commit: 0,
         };
@@ -305,7 +306,7 @@ fn a_layer_has_angles_and_an_epsilon_of_its_own() {
         let changed = |layer: usize| {
             states(&|model| match eps {
                 true => model.layers[layer].rms_norm_eps = 0.3,
-                false => model.layers[layer].attention_mut().rope.theta = 50.0,
+                false => model.layers[layer].attention_mut().unwrap().rope.theta = 50.0,
             })
         };
         assert!(changed(0)[0] != plain[0]);

@@ -55,6 +55,7 @@ fn limits(page_size: usize) -> ForwardLimits {
         groups: 1,
         page_size,
         tree_nodes: 0,
+        replays: 0,
         // Less than a block of logits has.
         logit_block_rows: 3,
         max_commit: 0,

@@ -186,6 +186,7 @@ fn the_draft_model_runs_whole_inside_a_group() {
             groups: 1,
             page_size: 16,
             tree_nodes: 1,
+            replays: 0,
             logit_block_rows: 1,
             max_commit: 0,
         };
@@ -237,6 +238,7 @@ fn a_head_waits_for_no_peer() {
             groups: 1,
             page_size: 16,
             tree_nodes: 1,
+            replays: 0,
             logit_block_rows: 1,
             max_commit: 0,
         };

@@ -38,6 +38,7 @@ impl<B: Backend> Run<B> {
             groups,
             page_size,
             tree_nodes: NODES.len(),
+            replays: 0,
             logit_block_rows: 16,
             max_commit: 0,
         };

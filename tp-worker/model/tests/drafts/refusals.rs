@@ -18,6 +18,7 @@ const LIMITS: ForwardLimits = ForwardLimits {
     groups: 1,
     page_size: 4,
     tree_nodes: 1,
+    replays: 0,
     logit_block_rows: 4,
     max_commit: 0,
 };

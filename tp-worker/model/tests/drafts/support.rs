@@ -103,7 +103,7 @@ impl Checkpoint {
         let model = self.draft.model.clone();
         let layer = &model.layers[0];
         let (hidden, mlp) = (model.hidden_size, layer.mlp.width());
-        let attention = layer.attention();
+        let attention = layer.attention().unwrap();
         let heads = attention.heads * attention.head_dim;
         let kv = attention.kv_heads * attention.head_dim;
         for (name, shape) in [

@@ -47,6 +47,7 @@ impl Run {
             groups: 1,
             page_size: PAGE_SIZE,
             tree_nodes: 2 * NEW,
+            replays: 0,
             logit_block_rows: MOST_TOKENS,
             max_commit: 0,
         };

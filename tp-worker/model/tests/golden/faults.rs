@@ -56,7 +56,7 @@ const FAULTS: [Fault; 35] = [
         model.multipliers.embedding = 1.0;
     }),
     ("gemma3", "rotation by kind of layer", |model| {
-        let full = model.layers[1].attention().rope.clone();
+        let full = model.layers[1].attention().unwrap().rope.clone();
         each(model, |layer| layer.rope = full.clone());
     }),
     ("gemma3", "GELU", silu),
@@ -164,7 +164,7 @@ fn clamp(model: &mut ModelConfig, change: impl Fn(&mut f32, &mut f32)) {
 /// Changes the attention of each layer.
 fn each(model: &mut ModelConfig, change: impl Fn(&mut lockstep_types::AttentionSpec)) {
     for layer in &mut model.layers {
-        change(layer.attention_mut());
+        change(layer.attention_mut().unwrap());
     }
 }
 

@@ -32,6 +32,7 @@ fn limits() -> ForwardLimits {
         groups: 1,
         page_size: 4,
         tree_nodes: 0,
+        replays: 0,
         logit_block_rows: 4,
         max_commit: 0,
     }

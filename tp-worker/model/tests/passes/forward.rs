@@ -31,6 +31,7 @@ impl Loaded {
             groups: 1,
             page_size: 8,
             tree_nodes: 1,
+            replays: 0,
             logit_block_rows,
             max_commit: 0,
         };
@@ -189,7 +190,7 @@ fn batches_beyond_the_limits_are_errors() {
 fn files_that_contradict_the_configuration_are_errors() {
     let load = |change: fn(&mut ModelConfig)| error_of("llama", change);
     assert!(load(|_| {}).is_none());
-    let bias = load(|model| model.layers[0].attention_mut().qkv_bias = true).unwrap();
+    let bias = load(|model| model.layers[0].attention_mut().unwrap().qkv_bias = true).unwrap();
     assert!(bias.contains("layers.0.self_attn.q_proj.bias"), "{bias}");
     let shape = load(|model| model.vocab_size += 1).unwrap();
     assert!(
@@ -258,6 +259,7 @@ fn error_of(name: &str, change: impl Fn(&mut ModelConfig)) -> Option<String> {
         groups: 1,
         page_size: 1,
         tree_nodes: 1,
+        replays: 0,
         logit_block_rows: 1,
         max_commit: 0,
     };

@@ -76,6 +76,7 @@ fn rank<B: Backend>(
         groups,
         page_size: feed.page_size,
         tree_nodes: 1,
+        replays: 0,
         // Odd and small, so that blocks end inside of texts.
         logit_block_rows: 13,
         max_commit: 0,

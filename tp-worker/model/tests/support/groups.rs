@@ -10,7 +10,7 @@ pub fn two_caches() -> ModelConfig {
     let mut model = lockstep_model_folder::load(&fixture("llama")).unwrap();
     model.load_format = LoadFormat::Dummy;
     for (number, layer) in model.layers.iter_mut().enumerate() {
-        let attention = layer.attention_mut();
+        let attention = layer.attention_mut().unwrap();
         attention.heads = 4;
         (attention.kv_heads, attention.head_dim) = [(2, 16), (1, 32)][number % 2];
         attention.scale = (attention.head_dim as f32).powf(-0.5);

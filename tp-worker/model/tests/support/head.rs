@@ -49,6 +49,7 @@ impl<B: Backend> Rig<B> {
             groups: 1,
             page_size: setup.page_size,
             tree_nodes: setup.positions,
+            replays: 0,
             // Small, so that some logits are collected.
             logit_block_rows: 3,
             max_commit: 0,

@@ -34,6 +34,7 @@ pub fn options<'a>() -> LoadOptions<'a> {
         groups: 1,
         page_size: 8,
         tree_nodes: 1,
+        replays: 0,
         logit_block_rows: 8,
         max_commit: 0,
     };

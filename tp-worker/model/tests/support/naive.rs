@@ -3,6 +3,8 @@
 
 #[path = "naive/arithmetic.rs"]
 mod arithmetic;
+#[path = "naive/delta.rs"]
+mod delta;
 #[path = "naive/memory.rs"]
 mod memory;
 
@@ -10,9 +12,10 @@ use std::{collections::BTreeSet, ops::Range};
 
 use arithmetic::{activated, chosen, dot, gated, layer_normed, normed, seen};
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, Exchange, ExpertSpace,
-    Experts, Groups, Holds, KvShape, Linear, LogitScaling, Memory as _, Norm, Ops, Owners, PassKey,
-    PassRecords, Passes, RopeTable, Row, Rows, Scatter, WholeNorms,
+    AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeltaOperands, Exchange,
+    ExpertSpace, Experts, GatedDelta, Groups, Holds, KvShape, Linear, LogitScaling, Memory as _,
+    Norm, Ops, Owners, PassKey, PassRecords, Passes, RopeTable, Row, RowState, Rows, Scatter,
+    StateKeep, WholeNorms,
 };
 use lockstep_collective::Collective;
 use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
@@ -79,6 +82,20 @@ pub struct Inputs {
     pages: Vec<u32>,
     wanted: Vec<u32>,
     masks: Vec<u64>,
+    states: Vec<RowState>,
+    replays: Vec<u32>,
+    keeps: Vec<StateKeep>,
+}
+
+impl Inputs {
+    /// The new token of a row before its token `node` that it sees last.
+    fn parent(&self, row: &Row, node: usize) -> Option<usize> {
+        let seen = seen(row, node, &self.masks);
+        let own = seen
+            .into_iter()
+            .filter_map(|at| at.checked_sub(row.kv_len as usize));
+        own.filter(|at| *at < node).max()
+    }
 }
 
 impl Naive {
@@ -454,6 +471,36 @@ impl Ops for Naive {
         space.used().copy_from_slice(&x.data[..x.rows * x.width]);
         space
     }
+    fn sigmoid_gate(&mut self, gate: &Tensor, out: &mut Tensor) -> Result<(), BackendError> {
+        assert_eq!((gate.rows, gate.width), (out.rows, out.width));
+        gate.holds(SUM);
+        out.holds(OPERAND);
+        for row in 0..out.rows {
+            let values = out.row_mut(row).iter_mut().zip(gate.row(row));
+            values.for_each(|(out, gate)| *out /= 1.0 + (-gate).exp());
+        }
+        Ok(())
+    }
+    fn gated_delta(
+        &mut self,
+        states: &mut delta::States,
+        layer: usize,
+        op: &GatedDelta<'_, Vec<f32>>,
+        operands: DeltaOperands<'_, Tensor>,
+        inputs: &Inputs,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        delta::run(states, layer, op, operands, inputs, out);
+        Ok(())
+    }
+    fn copy_states(
+        &mut self,
+        states: &mut delta::States,
+        moves: &[(u32, u32)],
+    ) -> Result<(), BackendError> {
+        states.copy(moves);
+        Ok(())
+    }
     fn copy_cells(&mut self, cache: &mut Cache, moves: &[(u32, u32)]) {
         let width = cache.shape.kv_heads * cache.shape.head_dim;
         let at = |cell: u32| cell as usize * width;
@@ -476,6 +523,9 @@ impl Passes for Naive {
             pages: batch.pages.to_vec(),
             wanted: batch.logit_tokens.to_vec(),
             masks: batch.masks.to_vec(),
+            states: batch.states.to_vec(),
+            replays: batch.replays.to_vec(),
+            keeps: batch.keeps.to_vec(),
         };
         Ok(())
     }

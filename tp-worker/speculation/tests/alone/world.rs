@@ -80,6 +80,7 @@ fn limits() -> ForwardLimits {
         groups: 1,
         page_size: PAGE_SIZE,
         tree_nodes: MOST,
+        replays: 0,
         logit_block_rows: MOST,
         max_commit: 0,
     }

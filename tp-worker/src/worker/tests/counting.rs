@@ -11,7 +11,8 @@ use lockstep_backend::{
     AttentionShape, Axis, BackendError, Batch, BlockEnd, Choice, ChoiceBatch, ChoiceMethod,
     ChoiceRow, Chosen, CountedKeys, DeviceSampler, DraftedRow, Exchange, ExpertSpace, Experts,
     FAILED, Holds, HostMatrix, InputLimits, KvShape, Linear, LogitScaling, Masks, MatrixRole,
-    Memory, Ops, Owners, Passes, RopeTable, RowParallel, Rows, Scatter, WeightFormat, WholeNorms,
+    Memory, NoStates, Ops, Owners, Passes, RopeTable, RowParallel, Rows, Scatter, WeightFormat,
+    WholeNorms,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuTensor};
 use lockstep_collective::Collective;
@@ -109,6 +110,7 @@ impl Memory for Counting {
     type Tensor = Tensor;
     type Rope = Rope;
     type KvCache = KvCache;
+    type States = NoStates;
     type Inputs = Inputs;
     fn describe(&self, weights: WeightFormat) -> String {
         self.device.describe(weights)

@@ -246,7 +246,7 @@ fn bad_pages_of_two_groups() {
     let worker = || {
         let mut config = config(1, 16, Dtype::Float32);
         config.model.load_format = LoadFormat::Dummy;
-        config.model.layers[1].attention_mut().kv_heads = 2;
+        config.model.layers[1].attention_mut().unwrap().kv_heads = 2;
         load_alone(&config).unwrap()
     };
     let granting = |pages: &[u32]| extending(|row| row.new_pages = pages.to_vec());

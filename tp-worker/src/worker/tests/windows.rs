@@ -18,7 +18,7 @@ const WINDOW: usize = 18;
 fn windowed() -> EngineConfig {
     let mut config = config(1, PAGE, Dtype::Float32);
     config.model.load_format = LoadFormat::Dummy;
-    config.model.layers[0].attention_mut().window = NonZeroUsize::new(WINDOW);
+    config.model.layers[0].attention_mut().unwrap().window = NonZeroUsize::new(WINDOW);
     config.schedule.chunked_prefill_size = Some(64);
     config.schedule.max_prefill_tokens = 64;
     config

@@ -82,6 +82,7 @@ fn layers_with_windows_are_causal_unless_all_are() {
         let model = read(changes, &none).expect("good").model;
         let found = model.layers[0]
             .attention()
+            .unwrap()
             .window
             .map(|window| window.get());
         assert_eq!(found, window, "{changes}");

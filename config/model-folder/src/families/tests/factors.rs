@@ -114,8 +114,8 @@ fn gemma_2_bounds_scores_and_logits_and_gemma_3_logits_alone() {
     let model = good(&gemma("Gemma2ForCausalLM", &json!({})));
     assert_eq!(model.multipliers.logit_softcap, Some(30.0));
     for layer in &model.layers {
-        assert_eq!(layer.attention().softcap, Some(50.0));
-        assert_eq!(layer.attention().scale, 0.0625);
+        assert_eq!(layer.attention().unwrap().softcap, Some(50.0));
+        assert_eq!(layer.attention().unwrap().scale, 0.0625);
         assert_eq!(layer.norms, Norms::Around);
         assert!(matches!(&layer.mlp, Mlp::Gated(mlp) if mlp.activation == Activation::GeluTanh));
     }
@@ -157,14 +157,18 @@ fn starcoder2_has_layer_norms_and_two_projections() {
     let model = good(&config);
     assert_eq!((model.norm, model.rms_norm_eps), (NormKind::Layer, 1e-3));
     for layer in &model.layers {
-        assert!(layer.attention().qkv_bias && layer.attention().output_bias);
+        assert!(layer.attention().unwrap().qkv_bias && layer.attention().unwrap().output_bias);
         assert!(matches!(&layer.mlp, Mlp::Plain(mlp) if mlp.bias && mlp.width == 96));
         assert_eq!(layer.rms_norm_eps, 1e-3);
     }
     let both = with(config.clone(), &json!({"rms_norm_eps": 1e-6}));
     assert_eq!(good(&both), model);
     let bare = good(&with(config.clone(), &json!({"use_bias": false})));
-    assert!(bare.layers.iter().all(|layer| !layer.attention().qkv_bias));
+    assert!(
+        bare.layers
+            .iter()
+            .all(|layer| !layer.attention().unwrap().qkv_bias)
+    );
     for (key, value) in [("norm_type", "rms_norm"), ("mlp_type", "gated")] {
         let error = load(&with(config.clone(), &json!({key: value}))).expect_err("refused");
         assert!(error.contains(&format!("`{key}`")), "{error}");

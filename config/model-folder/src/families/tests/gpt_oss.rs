@@ -67,7 +67,7 @@ fn check(model: &ModelConfig) {
         .map(|layer| layer.window.map(usize::from));
     assert_eq!(windows.collect::<Vec<_>>(), [Some(128), None, Some(128)]);
     for layer in &model.layers {
-        let attention = layer.attention();
+        let attention = layer.attention().unwrap();
         assert!(attention.sinks && attention.qkv_bias && attention.output_bias);
         assert_eq!((attention.heads, attention.kv_heads), (64, 8));
         assert_eq!((attention.head_dim, attention.scale), (64, 0.125));

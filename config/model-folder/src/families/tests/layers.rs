@@ -46,7 +46,7 @@ fn olmo_norms_outputs_and_all_heads_together() {
         let model = good(&small(class, &json!({"rms_norm_eps": "(absent)"})));
         for layer in &model.layers {
             assert_eq!(layer.norms, Norms::After);
-            assert_eq!(layer.attention().qk_norm, QkNorm::Whole);
+            assert_eq!(layer.attention().unwrap().qk_norm, QkNorm::Whole);
             assert_eq!(layer.rms_norm_eps, 1e-5);
         }
     }
@@ -141,7 +141,7 @@ fn yarn_grows_queries_and_keys_as_transformers_computes() {
             factor,
             attention_factor,
             ..
-        } = model.layers[0].attention().rope.scaling
+        } = model.layers[0].attention().unwrap().rope.scaling
         else {
             panic!("no YaRN");
         };

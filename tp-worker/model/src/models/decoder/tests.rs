@@ -110,7 +110,7 @@ proptest! {
                 qk_norm: if biased { QkNorm::PerHead } else { QkNorm::None },
                 qkv_bias: biased,
                 output_bias: biased,
-                ..demo().layers[0].attention().clone()
+                ..demo().layers[0].attention().unwrap().clone()
             }),
             mlp: Mlp::Gated(GatedMlpSpec {
 activation: Activation::Silu, width, bias: biased, names: GatedMlpNames::default(),

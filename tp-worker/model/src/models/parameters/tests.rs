@@ -19,7 +19,7 @@ fn small() -> ModelConfig {
             qk_norm: QkNorm::None,
             qkv_bias: false,
             output_bias: false,
-            ..demo.layers[0].attention().clone()
+            ..demo.layers[0].attention().unwrap().clone()
         }),
         mlp: Mlp::Gated(GatedMlpSpec {
             activation: Activation::Silu,
@@ -53,7 +53,7 @@ fn parameters_are_all_elements_that_a_model_lists() {
     assert_eq!(parameters(&untied), tied + 64 * 100);
     let mut biased = plain;
     for layer in &mut biased.layers {
-        let attention = layer.attention_mut();
+        let attention = layer.attention_mut().unwrap();
         attention.qk_norm = QkNorm::PerHead;
         (attention.qkv_bias, attention.output_bias) = (true, true);
     }

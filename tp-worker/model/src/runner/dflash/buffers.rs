@@ -20,6 +20,7 @@ impl Sizes {
     pub fn limits(spec: &DflashSpec, limits: ForwardLimits) -> ForwardLimits {
         ForwardLimits {
             tree_nodes: spec.block_size,
+            replays: 0,
             ..limits.sensible()
         }
     }

@@ -308,12 +308,15 @@ fn biases_and_norms_of_heads_count() {
     };
     assert_eq!(vectors(&|_| (), 0), 3 * 64);
     assert_eq!(
-        vectors(&|layer| layer.attention_mut().qk_norm = QkNorm::PerHead, 0),
+        vectors(
+            &|layer| layer.attention_mut().unwrap().qk_norm = QkNorm::PerHead,
+            0
+        ),
         3 * 64 + 16
     );
     // Rank 1 of 2 has half the heads and half the columns.
     assert_eq!(
-        vectors(&|layer| layer.attention_mut().qkv_bias = true, 1),
+        vectors(&|layer| layer.attention_mut().unwrap().qkv_bias = true, 1),
         3 * 64 + 64
     );
     assert_eq!(vectors(&|layer| layer.mlp = biased.clone(), 1), 3 * 64 + 96);
@@ -323,11 +326,17 @@ fn biases_and_norms_of_heads_count() {
         3 * 64 + 96 + 64
     );
     assert_eq!(
-        vectors(&|layer| layer.attention_mut().output_bias = true, 0),
+        vectors(
+            &|layer| layer.attention_mut().unwrap().output_bias = true,
+            0
+        ),
         4 * 64
     );
     assert_eq!(
-        vectors(&|layer| layer.attention_mut().output_bias = true, 1),
+        vectors(
+            &|layer| layer.attention_mut().unwrap().output_bias = true,
+            1
+        ),
         3 * 64
     );
 }
@@ -478,7 +487,7 @@ fn logits_of_many_requests_are_collected() {
 fn the_caches_of_all_groups_are_charged() {
     let mut target = model(64, 5, true);
     for layer in target.layers.iter_mut().skip(1).step_by(2) {
-        let attention = layer.attention_mut();
+        let attention = layer.attention_mut().unwrap();
         (attention.kv_heads, attention.head_dim) = (2, 16);
     }
     let none = SpeculationConfig::none();

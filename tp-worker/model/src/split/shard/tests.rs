@@ -63,7 +63,7 @@ proptest! {
             let ends: Vec<_> = shards.iter().map(|s| part(s).end).collect();
             starts[0] == 0 && ends[..size - 1] == starts[1..] && ends[size - 1] == total
         };
-        let attention = model.layers[0].attention();
+        let attention = model.layers[0].attention().unwrap();
         prop_assert!(ends(&|s| s.heads(attention).queries, group * kv_heads));
         prop_assert!(ends(&|s| s.mlp(intermediate), intermediate));
         prop_assert!(ends(&|s| s.vocab.clone(), vocab));
@@ -92,7 +92,7 @@ fn key_heads_are_split_or_replicated() {
     let kv = |heads, kv_heads, rank, size| {
         let model = model(heads, kv_heads, 64, 64);
         let shard = Shard::new(&model, Topology::new(rank, size, 1)).unwrap();
-        shard.heads(model.layers[0].attention()).kv
+        shard.heads(model.layers[0].attention().unwrap()).kv
     };
     assert_eq!(kv(8, 4, 1, 2), [2, 3]);
     assert_eq!(kv(8, 2, 3, 4), [1], "one copy on each of two ranks");

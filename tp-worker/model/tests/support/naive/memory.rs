@@ -2,7 +2,7 @@
 
 use lockstep_backend::{
     BackendError, Holds, HostMatrix, InputLimits, KvShape, MatrixRole, Memory, RopeTable,
-    WeightFormat,
+    StatesShape, WeightFormat,
 };
 
 use super::arithmetic::element;
@@ -14,6 +14,7 @@ impl Memory for Naive {
     type Tensor = Tensor;
     type Rope = RopeTable;
     type KvCache = Cache;
+    type States = super::delta::States;
     type Inputs = Inputs;
     fn describe(&self, _: WeightFormat) -> String {
         "naive".to_owned()
@@ -72,6 +73,9 @@ impl Memory for Naive {
             keys: vec![vec![f32::NAN; cells]; shape.layers],
             values: vec![vec![f32::NAN; cells]; shape.layers],
         })
+    }
+    fn states(&mut self, shape: &StatesShape) -> Result<super::delta::States, BackendError> {
+        Ok(super::delta::States::new(shape))
     }
     fn inputs(&mut self, _: &InputLimits) -> Result<Inputs, BackendError> {
         Ok(Inputs::default())

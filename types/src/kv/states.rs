@@ -1,0 +1,132 @@
+//! States of recurrent layers: all that such layers keep of a text up to a position.
+
+use crate::{EngineConfig, LayerSpec, Mixer, ModelConfig, StepLimits};
+
+/// Numbers of states and records of a DP rank.
+///
+/// A *state* is all that the recurrent layers keep of a text up to one position. One number names
+/// the parts of a state in all of these layers, on every rank of the DP rank. A *record* is all
+/// that a verified node adds to the state before it. A verification leaves states as they are and
+/// writes records; the accepted ones are replayed onto the state later.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StateLimits {
+    /// States: one for each running request, and the cached ones.
+    pub states: usize,
+    /// Requests that have records: the slots.
+    pub records: usize,
+    /// Nodes of a request that have records: the most tokens that any step verifies for it, over
+    /// all tiers of depth.
+    pub nodes: usize,
+}
+
+impl StateLimits {
+    /// Halves of a request's records. A pass replays those of one half while it writes the other.
+    pub const SIDES: usize = 2;
+
+    /// Returns the limits of an engine with `states` states and steps within `step`. Records are
+    /// sized by [`StepLimits::verified`], the most of all tiers, never by the tier that runs.
+    pub fn of_steps(step: &StepLimits, states: usize) -> Self {
+        Self {
+            states,
+            records: step.requests,
+            nodes: step.verified,
+        }
+    }
+
+    /// Returns limits with records of `nodes` nodes, for tests of records that are too few.
+    #[must_use]
+    pub fn with_nodes(self, nodes: usize) -> Self {
+        Self { nodes, ..self }
+    }
+
+    /// Returns the number of records of nodes.
+    pub fn node_records(&self) -> usize {
+        let nodes = self.records.saturating_mul(self.nodes);
+        nodes.saturating_mul(Self::SIDES)
+    }
+
+    /// Returns the bytes of states and records on a rank, where a state takes `state` bytes and a
+    /// record `record` bytes.
+    pub fn bytes(&self, state: u64, record: u64) -> u64 {
+        let states = (self.states as u64).saturating_mul(state);
+        states.saturating_add((self.node_records() as u64).saturating_mul(record))
+    }
+}
+
+impl LayerSpec {
+    /// Returns true if the layer is recurrent: it keeps a state of the text instead of a cache of
+    /// its positions.
+    pub fn has_state(&self) -> bool {
+        matches!(self.mixer, Mixer::GatedDelta(_))
+    }
+}
+
+impl ModelConfig {
+    /// Returns true if the model has recurrent layers.
+    pub fn has_states(&self) -> bool {
+        self.layers.iter().any(LayerSpec::has_state)
+    }
+
+    /// Returns the bytes of one state in all recurrent layers on each of `ranks` ranks that split
+    /// attention.
+    pub fn state_bytes(&self, ranks: usize) -> u64 {
+        self.gated_deltas()
+            .map(|delta| delta.state_bytes(ranks))
+            .sum()
+    }
+
+    /// Returns the bytes of the record of one node in all recurrent layers, likewise.
+    pub fn record_bytes(&self, ranks: usize) -> u64 {
+        self.gated_deltas()
+            .map(|delta| delta.record_bytes(ranks))
+            .sum()
+    }
+}
+
+impl EngineConfig {
+    /// Returns the bytes of one state, and of the record of one node, on a rank.
+    pub fn state_and_record_bytes(&self) -> [u64; 2] {
+        let ranks = self.parallel.tp_size / self.parallel.dp_size;
+        [
+            self.model.state_bytes(ranks),
+            self.model.record_bytes(ranks),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GatedDeltaNames, GatedDeltaSpec};
+
+    /// Sizes of Qwen3.6-35B-A3B: a state takes 2 MiB of matrices and 96 KiB of columns in each
+    /// layer.
+    #[test]
+    fn states_and_records_have_the_bytes_of_their_parts() {
+        let delta = GatedDeltaSpec {
+            key_heads: 16,
+            value_heads: 32,
+            key_dim: 128,
+            value_dim: 128,
+            taps: 4,
+            names: GatedDeltaNames::default(),
+        };
+        let (matrices, channels) = (32 * 128 * 128, 2 * 16 * 128 + 32 * 128);
+        assert_eq!(delta.channels(1), channels);
+        assert_eq!(delta.state_bytes(1), 4 * (matrices + 3 * channels) as u64);
+        let record = 16 * 128 + 32 * 128 + 32 + channels;
+        assert_eq!(delta.record_bytes(1), 4 * record as u64);
+        for ranks in [2, 4, 8, 16] {
+            let whole = [delta.state_bytes(1), delta.record_bytes(1)];
+            let parts = [delta.state_bytes(ranks), delta.record_bytes(ranks)];
+            assert_eq!(parts.map(|part| part * ranks as u64), whole);
+        }
+        let limits = StateLimits {
+            states: 10,
+            records: 3,
+            nodes: 5,
+        };
+        assert_eq!(limits.bytes(1000, 7), 10_000 + 2 * 3 * 5 * 7);
+        assert_eq!(limits.with_nodes(2).bytes(1000, 7), 10_000 + 2 * 3 * 2 * 7);
+    }
+}
