@@ -119,6 +119,8 @@ fn resolve_on(
         context_length: asked,
         max_total_tokens: args.memory.max_total_tokens,
         mem_fraction_static: fraction(args)?,
+        max_mamba_cache_size: args.memory.max_mamba_cache_size,
+        mamba_full_memory_ratio: args.memory.mamba_full_memory_ratio,
     };
     device::check(device, &sizing.engine, footprint)?;
     let sized = memory::size(&sizing, hardware, &device.rooms)?;

@@ -59,6 +59,8 @@ fn sizing() -> Sizing<'static> {
         context_length: None,
         max_total_tokens: None,
         mem_fraction_static: 0.85,
+        max_mamba_cache_size: None,
+        mamba_full_memory_ratio: None,
     }
 }
 
@@ -80,8 +82,7 @@ fn a_node_takes_what_its_ranks_take() {
         exchange: 0,
         // 2 (K and V) × 2 layers × 4 heads × 8 wide × 2 bytes.
         per_token: 256,
-        window_per_token: 0,
-        host: 0,
+        ..NodeMemory::default()
     };
     assert_eq!(node(1, 1, 0), whole);
     assert_eq!(node(2, 1, 0), whole);
@@ -92,8 +93,7 @@ fn a_node_takes_what_its_ranks_take() {
             activations: whole.activations / 2,
             exchange: 0,
             per_token: 128,
-            window_per_token: 0,
-            host: 0,
+            ..NodeMemory::default()
         };
         assert_eq!(node(2, 2, node_rank), half);
         assert_eq!(node(4, 2, node_rank), half);

@@ -42,9 +42,29 @@ const GAUGES: &[Series] = &[
         |load| load.kv_window_tokens_total,
     ),
     (
+        "kv_states_used",
+        "States of recurrent layers held by requests.",
+        |load| load.kv_states_used,
+    ),
+    (
+        "kv_states_cached",
+        "States of recurrent layers in the evictable prefix cache.",
+        |load| load.kv_states_cached,
+    ),
+    (
+        "kv_states_total",
+        "States of recurrent layers: 0 if the model has no such layers.",
+        |load| load.kv_states_total,
+    ),
+    (
         "kv_leaked_pages",
         "Pages nobody accounts for: always 0.",
         |load| load.leaked_pages,
+    ),
+    (
+        "kv_leaked_states",
+        "States of recurrent layers nobody accounts for: always 0.",
+        |load| load.leaked_states,
     ),
 ];
 
@@ -72,6 +92,21 @@ const COUNTERS: &[Series] = &[
         "cached_tokens_total",
         "Prompt tokens served from the prefix cache.",
         |load| load.cached_tokens_total,
+    ),
+    (
+        "cached_full_tokens_total",
+        "Prompt tokens that the prefix cache had for layers that keep all positions.",
+        |load| load.cached_full_tokens_total,
+    ),
+    (
+        "cached_window_tokens_total",
+        "Prompt tokens among these that it had for layers with sliding windows.",
+        |load| load.cached_window_tokens_total,
+    ),
+    (
+        "cached_state_tokens_total",
+        "Prompt tokens among these that it had for recurrent layers.",
+        |load| load.cached_state_tokens_total,
     ),
     ("steps_total", "Forward steps.", |load| load.steps_total),
     (

@@ -1,6 +1,6 @@
 //! Sizes that a worker is set up for, from the configuration.
 
-use lockstep_types::{EngineConfig, KvCacheDtype, KvPages, StepLimits};
+use lockstep_types::{EngineConfig, KvCacheDtype, KvPages, StateLimits, StepLimits};
 
 use super::WorkerError;
 
@@ -15,6 +15,8 @@ pub struct WorkerLimits {
     pub pages: KvPages,
     /// Number of tokens of a page.
     pub page_size: usize,
+    /// Numbers of recurrent states and of the records of verified nodes.
+    pub states: StateLimits,
     /// Number of token ids.
     pub vocab: usize,
     /// Type of cached keys and values.
@@ -30,8 +32,10 @@ const EXCHANGE_ELEMENTS: usize = 64 << 10;
 impl WorkerLimits {
     /// Returns the limits of `config`.
     pub fn new(config: &EngineConfig) -> Self {
+        let step = config.step_limits();
         Self {
-            step: config.step_limits(),
+            states: StateLimits::of_steps(&step, config.kv.states),
+            step,
             groups: config.model.kv_groups().len().max(1),
             pages: config.kv_pages(),
             page_size: config.kv.page_size,
