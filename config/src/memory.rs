@@ -189,10 +189,11 @@ impl Place {
 fn tightest(places: &[Place], states: usize) -> &Place {
     let fewer = |one: &'_ Place, other: &Place| other.tokens(states) < one.tokens(states);
     let (first, rest) = (&places[0], &places[1..]);
-    rest.iter().fold(first, |least, other| match fewer(least, other) {
-        true => other,
-        false => least,
-    })
+    rest.iter()
+        .fold(first, |least, other| match fewer(least, other) {
+            true => other,
+            false => least,
+        })
 }
 
 /// Returns the memories that ranks allocate caches in. They differ, since a DP rank's lead drafts

@@ -26,10 +26,14 @@ pub(super) fn count(
             ("--max-mamba-cache-size", asked.map(|n| n.to_string())),
             (
                 "--mamba-full-memory-ratio",
-                sizing.mamba_full_memory_ratio.map(|ratio| ratio.to_string()),
+                sizing
+                    .mamba_full_memory_ratio
+                    .map(|ratio| ratio.to_string()),
             ),
         ];
-        let mut given = options.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let mut given = options
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)));
         return match given.next() {
             None => Ok(0),
             Some((name, value)) => Err(ConfigError::value(

@@ -148,8 +148,8 @@ fn every_kind_is_charged() {
                     vectors: 10 * scale,
                     kv_per_token: 100 * scale,
                     kv_window_per_token: 7 * scale,
-                    state: 0,
-                    record: 0,
+                    state: 3 * scale,
+                    record: scale,
                     activations: 1000 * scale,
                     host: 10_000 * scale,
                 },
@@ -186,17 +186,19 @@ fn every_kind_is_charged() {
         let expected = NodeMemory {
             weights: 11 * scale,
             drafts: 11 * (scale + 2) + drafter,
-            activations: 611_000 * scale + 11_000 * (scale + 2),
+            // With two halves of records for a node of each of 64 requests.
+            activations: 611_128 * scale + 11_000 * (scale + 2),
             exchange: 500_000 * scale,
             per_token: 100 * (2 * scale + 2),
             window_per_token: 7 * (2 * scale + 2),
+            per_state: 3 * scale,
             host: 0,
         };
         assert_eq!(node(node_rank, true), expected);
         // Memory on the host takes nothing of a device with memory of its own.
         let on_device = NodeMemory {
             drafts: 11 * (scale + 2),
-            activations: 601_000 * scale + 1000 * (scale + 2),
+            activations: 601_128 * scale + 1000 * (scale + 2),
             host: 10_000 * scale + 10_000 * (scale + 2) + drafter,
             ..expected
         };
@@ -474,4 +476,5 @@ fn huge_models_do_not_overflow() {
 }
 
 mod drafts;
+mod states;
 mod windows;

@@ -58,7 +58,11 @@ pub struct BatchStates<'a> {
 impl States {
     /// Makes the states of closed slots; of none if `limits` has no state.
     pub fn new(limits: StateLimits) -> Self {
-        let slots = if limits.states == 0 { 0 } else { limits.records };
+        let slots = if limits.states == 0 {
+            0
+        } else {
+            limits.records
+        };
         let slot = |_| LiveState {
             accepted: Vec::with_capacity(limits.nodes),
             ..LiveState::default()
@@ -102,7 +106,12 @@ impl States {
         let (state, restore) = match (self.slots.is_empty(), open.state, open.restore) {
             (true, None, None) => return Ok(()),
             (false, Some(state), restore) => (state, restore),
-            (none, ..) => return Err(PlanError::StateMissing { slot, wanted: !none }),
+            (none, ..) => {
+                return Err(PlanError::StateMissing {
+                    slot,
+                    wanted: !none,
+                });
+            }
         };
         if restore.is_some() != (open.cached_len > 0) {
             let cached_len = open.cached_len;
@@ -172,7 +181,11 @@ impl States {
         for (at, (task, length)) in tasks.iter().zip(lengths).enumerate() {
             let live = &self.slots[task.slot];
             let commits = length == task.q_len;
-            let passed = if commits { task.start + task.q_len } else { task.start };
+            let passed = if commits {
+                task.start + task.q_len
+            } else {
+                task.start
+            };
             debug_assert_eq!(live.position + live.accepted.len() as u32, task.start);
             let replays = Span {
                 start: self.replays.len() as u32,
@@ -213,11 +226,7 @@ impl States {
     }
 
     /// Takes in the outcomes of the step's rows.
-    pub fn commit<'a>(
-        &mut self,
-        tasks: &[RowTask],
-        outcomes: impl Iterator<Item = Outcome<'a>>,
-    ) {
+    pub fn commit<'a>(&mut self, tasks: &[RowTask], outcomes: impl Iterator<Item = Outcome<'a>>) {
         for ((task, row), outcome) in tasks.iter().zip(&self.rows).zip(outcomes) {
             let live = &mut self.slots[task.slot];
             live.accepted.clear();

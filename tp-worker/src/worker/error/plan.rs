@@ -258,7 +258,9 @@ pub enum PlanError {
         owner: u32,
     },
     /// Two copies of one step would be written to one recurrent state.
-    #[error("slot {slot} keeps a copy in recurrent state {state}, which another copy is written to")]
+    #[error(
+        "slot {slot} keeps a copy in recurrent state {state}, which another copy is written to"
+    )]
     StateKeptTwice {
         /// The slot.
         slot: u32,
