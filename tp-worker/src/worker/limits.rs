@@ -32,10 +32,9 @@ const EXCHANGE_ELEMENTS: usize = 64 << 10;
 impl WorkerLimits {
     /// Returns the limits of `config`.
     pub fn new(config: &EngineConfig) -> Self {
-        let step = config.step_limits();
         Self {
-            states: StateLimits::of_steps(&step, config.kv.states),
-            step,
+            states: config.state_limits(),
+            step: config.step_limits(),
             groups: config.model.kv_groups().len().max(1),
             pages: config.kv_pages(),
             page_size: config.kv.page_size,

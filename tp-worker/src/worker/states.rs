@@ -260,3 +260,6 @@ impl States {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

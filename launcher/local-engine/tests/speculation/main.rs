@@ -13,6 +13,7 @@
 //! - [`two_caches`] has a model with two groups of layers.
 //! - [`windows`] has a model with sliding windows in some layers, [`experts`] one with mixtures of
 //!   experts, and [`gpt_oss`] one with both, and with sinks.
+//! - [`hybrid`] has a model with recurrent layers.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`constraints`] checks constrained outputs; the random requests of all others have some, too.
 //! - [`budgets`] limits the reasoning before outputs.
@@ -34,6 +35,7 @@ mod experts;
 mod forced;
 mod goldens;
 mod gpt_oss;
+mod hybrid;
 mod lengths;
 mod load;
 mod matrix;

@@ -310,7 +310,8 @@ impl Scenario {
 
     fn check(&self) {
         self.engine.planner.check_integrity().unwrap();
-        assert_eq!(self.engine.planner.load().leaked_pages, 0);
+        let load = self.engine.planner.load();
+        assert_eq!((load.leaked_pages, load.leaked_states), (0, 0));
     }
 
     /// Runs until nothing is left. Fails if that takes too many steps.
@@ -435,14 +436,14 @@ impl Scenario {
     fn check_nothing_left(&mut self) {
         let load = self.engine.planner.load();
         assert_eq!((load.kv_tokens_used, load.waiting_requests), (0, 0));
-        assert_eq!(load.kv_window_tokens_used, 0);
+        assert_eq!((load.kv_window_tokens_used, load.kv_states_used), (0, 0));
         assert_eq!(
             self.engine.planner.flush_cache().unwrap(),
             load.kv_tokens_cached
         );
         let load = self.engine.planner.load();
-        let cached = (load.kv_tokens_cached, load.kv_window_tokens_cached);
-        assert_eq!(cached, (0, 0));
+        let cached = load.kv_tokens_cached + load.kv_window_tokens_cached;
+        assert_eq!((cached, load.kv_states_cached), (0, 0));
         self.check();
     }
 
