@@ -129,7 +129,7 @@ impl States {
         }
         if !row.decodes {
             while let Some(position) = held.take_wanted(row.after) {
-                let state = self.pool.take_copy();
+                let state = self.pool.take_copy(held.gain(position));
                 list.extend(state.map(|state| held.ask(position, state, false)));
             }
             return;
@@ -138,7 +138,7 @@ impl States {
         if let Some(asked) = held.asked_in_output() {
             list.push(asked);
         } else if next <= row.after && next < row.longest {
-            let state = self.pool.take_copy();
+            let state = self.pool.take_copy(held.gain(next));
             list.extend(state.map(|state| held.ask(next, state, true)));
         }
     }

@@ -13,7 +13,7 @@ use lockstep_types::{
 
 use super::{
     speculation::speculating,
-    support::{config, load, repository},
+    support::{SLOTS, config, load, repository},
 };
 
 const ALGORITHMS: [&str; 4] = ["EAGLE", "EAGLE3", "STANDALONE", "DFLASH"];
@@ -49,7 +49,7 @@ fn check(config: &EngineConfig, what: &str) {
             vectors: found.vectors,
             activations: target.activations + draft.activations,
             kv: target.kv_bytes(pages, page_size) + draft.kv_bytes(pages, page_size),
-            states: 0,
+            states: config.state_limits().bytes(target.state, target.record),
             scratch: found.scratch,
         };
         assert_eq!(charged, found, "{what}, rank {rank}");
@@ -138,6 +138,8 @@ fn architectures_take_what_is_charged() {
             let mut config = config(tp_size, 4, dtype);
             config.parallel.dp_size = dp_size;
             config.model = model.clone();
+            // Records and states of different numbers, so that none stands for the other.
+            config.kv.states = if model.has_states() { SLOTS + 3 } else { 0 };
             config.server.context_length = 32;
             (config.model.quantization, config.kv.dtype) = (quantization, kv_dtype);
             chunked(&mut config, chunk);

@@ -22,6 +22,8 @@ pub(crate) struct HeldStates {
     restore: Option<u32>,
     /// Position that the live state is known to have come to.
     position: u32,
+    /// Position of the last copy that was asked for, or of the restored state.
+    kept: u32,
     /// Positions of the prompt at which copies are wanted and not asked for yet, ascending; 0 =
     /// none.
     wanted: [u32; 2],
@@ -58,7 +60,8 @@ impl HeldStates {
 
     pub(super) fn enter(&mut self, live: Option<u32>, restore: Option<u32>, position: u32) {
         debug_assert!(self.copies.is_empty());
-        (self.live, self.restore, self.position) = (live, restore, position);
+        (self.live, self.restore) = (live, restore);
+        (self.position, self.kept) = (position, position);
     }
 
     /// Sets the positions, ascending, at which copies are wanted. Those that the state has passed
@@ -86,8 +89,14 @@ impl HeldStates {
         all.filter(|at| *at <= to).max().unwrap_or(0)
     }
 
+    /// Returns the tokens that a copy at `position` saves, behind the last one.
+    pub(super) fn gain(&self, position: u32) -> u32 {
+        position.saturating_sub(self.kept)
+    }
+
     /// Notes a copy that the next row may write, and returns it for the plan.
     pub(super) fn ask(&mut self, position: u32, state: u32, in_output: bool) -> StateKeep {
+        self.kept = position;
         self.copies.push(StateCopy {
             position,
             state,

@@ -119,10 +119,18 @@ impl StatePool {
         self.take(Holder::Live)
     }
 
-    /// Takes a state for a copy; `None` if it might be wanted for a slot.
-    pub fn take_copy(&mut self) -> Option<u32> {
+    /// Takes a state for a copy that will save `gain` tokens. Returns `None` if it might be wanted
+    /// for a slot, or if the copy would be the first to be evicted.
+    pub fn take_copy(&mut self, gain: u32) -> Option<u32> {
         let most = self.capacity().saturating_sub(self.slots);
         if self.copies >= most {
+            return None;
+        }
+        let credit = self.level + u64::from(gain);
+        let least = self.least().filter(|_| self.free.is_empty());
+        if least.is_some_and(|least| self.cached[least as usize].credit > credit) {
+            // As if it had been cached and evicted, so that the others age.
+            self.level = credit;
             return None;
         }
         self.take(Holder::Copy)
@@ -220,13 +228,17 @@ impl StatePool {
         (self.live, self.copies) = (0, 0);
     }
 
-    fn evict(&mut self) {
+    /// Returns the cached state that is evicted next.
+    fn least(&self) -> Option<u32> {
         let all = (0..self.capacity()).filter(|state| self.is_cached(*state));
-        let worth = |state: &u32| {
+        all.min_by_key(|state| {
             let cached = &self.cached[*state as usize];
             (cached.credit, cached.used)
-        };
-        if let Some(state) = all.min_by_key(worth) {
+        })
+    }
+
+    fn evict(&mut self) {
+        if let Some(state) = self.least() {
             self.level = self.cached[state as usize].credit;
             self.drop_cached(state);
         }

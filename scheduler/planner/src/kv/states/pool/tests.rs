@@ -2,16 +2,21 @@
 
 use super::*;
 
+/// Takes a copy that would save more than all others.
+fn take(pool: &mut StatePool) -> Option<u32> {
+    pool.take_copy(1 << 20)
+}
+
 /// Caches a copy at the end of `blocks`, which are 16 tokens each.
 fn cache(pool: &mut StatePool, blocks: &[u32]) -> u32 {
-    let state = pool.take_copy().expect("there is one");
+    let state = take(pool).expect("there is one");
     pool.cache(state, blocks, blocks.len() as u32 * 16);
     state
 }
 
 /// Evicts by taking a copy. Returns the state that was taken, which nobody has any more.
 fn evicted(pool: &mut StatePool) -> u32 {
-    let state = pool.take_copy().expect("one is evicted");
+    let state = take(pool).expect("one is evicted");
     pool.release(state);
     state
 }
@@ -19,14 +24,14 @@ fn evicted(pool: &mut StatePool) -> u32 {
 #[test]
 fn states_are_set_aside_for_slots() {
     let mut pool = StatePool::new(4, 3, 9);
-    let copy = pool.take_copy().unwrap();
-    assert_eq!(pool.take_copy(), None, "three are for the slots");
+    let copy = take(&mut pool).unwrap();
+    assert_eq!(take(&mut pool), None, "three are for the slots");
     let live: Vec<_> = (0..3).map(|_| pool.take_live().unwrap()).collect();
     assert_eq!((pool.held(), pool.cached()), (4, 0));
     pool.cache(copy, &[1, 2], 32);
     assert_eq!((pool.held(), pool.cached()), (3, 1));
     // A cached state makes room, here for a copy.
-    let copy = pool.take_copy().unwrap();
+    let copy = take(&mut pool).unwrap();
     assert_eq!((pool.of_block(2), pool.cached()), (None, 0));
     pool.release(copy);
     live.into_iter().for_each(|state| pool.release(state));
@@ -94,6 +99,22 @@ fn a_block_keeps_its_state_and_takes_it_along() {
     pool.release(own);
     pool.check(&copies, &copies, |_| true).unwrap_err();
     pool.reset();
-    let all: Vec<_> = std::iter::from_fn(|| pool.take_copy()).collect();
+    let all: Vec<_> = std::iter::from_fn(|| take(&mut pool)).collect();
     assert_eq!(all, [0, 1, 2]);
+}
+
+/// A copy that saves less than all cached states is left out, until enough such copies have come.
+#[test]
+fn a_copy_takes_the_place_of_none_that_saves_more() {
+    let mut pool = StatePool::new(2, 1, 99);
+    let long = cache(&mut pool, &[1, 2, 3, 4]); // 64
+    let live = pool.take_live().unwrap();
+    for _ in 0..3 {
+        assert_eq!(pool.take_copy(16), None);
+    }
+    assert_eq!(pool.of_block(4), Some(long));
+    let copy = pool.take_copy(16);
+    assert_eq!((copy, pool.of_block(4)), (Some(long), None));
+    pool.release(long);
+    pool.release(live);
 }
