@@ -33,7 +33,7 @@ fn answers(setup: &Setup, jobs: &[Job]) -> Vec<Completion> {
 /// all of them, or enough.
 #[test]
 fn hits_at_states_and_beside_them_change_no_bit() {
-    for (page, split) in [(1, (1, 1)), (16, (2, 1)), (16, (2, 2))] {
+    for (page, split) in [(1, (1, 1)), (16, (2, 2))] {
         let jobs = jobs_with_stems(page.max(16));
         let expected = answers(&hybrid(split), &jobs);
         for (spare_states, chunk, speculation) in [
@@ -56,15 +56,19 @@ fn hits_at_states_and_beside_them_change_no_bit() {
 
 #[test]
 fn drafts_change_no_bit() {
-    let (jobs, mut accepted) = (jobs(6, 40), 0);
+    let (jobs, mut accepted) = (jobs(4, 32), 0);
     let drafts = [
         (Algorithm::Ngram, Shape::chain(5), 16),
         (Algorithm::Ngram, Shape::TREE, 1),
         (Algorithm::Standalone, Shape::TREE, 16),
         (Algorithm::Standalone, Shape::chain(3), 1),
     ];
-    for split in [(1, 1), (2, 1), (2, 2)] {
-        accepted += with_drafts(&hybrid(split), &jobs, &drafts);
+    for (split, drafts) in [
+        ((1, 1), &drafts[..]),
+        ((2, 1), &drafts[1..3]),
+        ((2, 2), &drafts[..2]),
+    ] {
+        accepted += with_drafts(&hybrid(split), &jobs, drafts);
     }
     assert!(accepted > 0);
 }
@@ -73,7 +77,7 @@ fn drafts_change_no_bit() {
 /// accepted nodes it replays.
 #[test]
 fn another_depth_in_every_step_changes_no_bit() {
-    let jobs = jobs(6, 60);
+    let jobs = jobs(4, 48);
     for split in [(1, 1), (2, 2)] {
         let expected = answers(&hybrid(split), &jobs);
         for (algorithm, shape) in [
@@ -98,7 +102,7 @@ fn another_depth_in_every_step_changes_no_bit() {
 /// Requests that are often retracted, for want of pages.
 #[test]
 fn scarce_pages_change_no_bit() {
-    let mut jobs = jobs(8, 100);
+    let mut jobs = jobs(6, 100);
     for job in &mut jobs {
         job.request.generation.sampling.ignore_eos = true;
     }

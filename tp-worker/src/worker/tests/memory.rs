@@ -7,8 +7,8 @@ use lockstep_backend_cpu::CpuAllocated;
 use lockstep_collective::local_group;
 use lockstep_devices::DeviceFootprint;
 use lockstep_types::{
-    DeviceKind, Dtype, EngineConfig, Footprint as _, KvCacheDtype, Quantization, RankMemory,
-    Verification,
+    DeviceKind, Dtype, EngineConfig, Footprint as _, GatedDeltaNames, GatedDeltaSpec, KvCacheDtype,
+    LoadFormat, Mixer, Quantization, RankMemory, Verification,
 };
 
 use super::{
@@ -167,6 +167,30 @@ fn checkpoints_of_8_bit_floats_are_for_processors() {
     config.model.quantization = Quantization::Int8;
     let why = DeviceFootprint.serves(&config.shape()).unwrap_err();
     assert!(why.contains("no quantized weights"), "{why}");
+}
+
+/// Records are kept for the nodes of the largest tier, in two halves, beside the states.
+#[test]
+fn states_and_records_take_what_is_charged() {
+    for (tp_size, dp_size, shape) in [(1, 1, [3, 1, 4]), (2, 1, [2, 4, 7]), (2, 2, [3, 2, 5])] {
+        let mut config = config(tp_size, 16, Dtype::Float32);
+        config.model.load_format = LoadFormat::Dummy;
+        let mut config = speculating(config, "STANDALONE", shape);
+        config.parallel.dp_size = dp_size;
+        for layer in &mut config.model.layers[..2] {
+            layer.mixer = Mixer::GatedDelta(GatedDeltaSpec {
+                key_heads: 2,
+                value_heads: 4,
+                key_dim: 16,
+                value_dim: 32,
+                taps: 3,
+                names: GatedDeltaNames::default(),
+            });
+        }
+        config.kv.states = SLOTS + 3;
+        chunked(&mut config, Some(64));
+        check(&config, &format!("{shape:?} on {tp_size}, {dp_size}"));
+    }
 }
 
 #[test]
