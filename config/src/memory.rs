@@ -8,6 +8,8 @@ use crate::Hardware;
 use crate::resolve::Resolved;
 use cost::TokenCost;
 use node::NodeMemory;
+pub(crate) use states::StateOptions;
+
 use room::{Memory, check_host, room_for_cache, too_large};
 
 mod cost;
@@ -34,10 +36,7 @@ pub(crate) struct Sizing<'a> {
     /// Value of `--max-total-tokens`.
     pub(crate) max_total_tokens: Option<usize>,
     pub(crate) mem_fraction_static: f64,
-    /// Value of `--max-mamba-cache-size`.
-    pub(crate) max_mamba_cache_size: Option<usize>,
-    /// Value of `--mamba-full-memory-ratio`.
-    pub(crate) mamba_full_memory_ratio: Option<f64>,
+    pub(crate) states: StateOptions,
 }
 
 impl Sizing<'_> {

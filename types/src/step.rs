@@ -13,6 +13,10 @@ use lockstep_adaptive::DepthRange;
 
 use crate::{ConstraintWork, generation::GenerationParams, sampling::TokenLogprob};
 
+mod keep;
+
+pub use keep::StateKeep;
+
 /// One forward pass of all ranks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepPlan {
@@ -203,20 +207,6 @@ pub struct SlotExtend {
     /// Copies of the live state to write on the way, by ascending positions. A row that does not
     /// pass a position leaves that copy out.
     pub keeps: Vec<StateKeep>,
-}
-
-/// Copy of a request's recurrent state at a position.
-///
-/// A row without drafts moves the live state over the tokens committed before that the state
-/// lacks, and then over its own tokens. A row with drafts moves it over the former alone: which
-/// drafts are accepted is known after the pass, and the next row moves the state over them. The
-/// copy is written if the state comes to `position` on that way, from before it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct StateKeep {
-    /// Number of tokens before the position.
-    pub position: u32,
-    /// Number of the state that the copy is written to.
-    pub state: u32,
 }
 
 impl SlotExtend {

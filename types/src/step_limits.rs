@@ -1,6 +1,6 @@
 //! Limits of the largest step that a worker is asked for.
 
-use crate::{EngineConfig, ScheduleConfig, SpeculationConfig, StateLimits};
+use crate::{EngineConfig, ScheduleConfig, SpeculationConfig};
 
 /// Sizes of the largest step. Memory is charged by these sizes, workers allocate by them, and
 /// the planner keeps within them.
@@ -76,12 +76,6 @@ impl StepLimits {
 }
 
 impl EngineConfig {
-    /// Returns the numbers of recurrent states and of records of verified nodes on the ranks of a
-    /// DP rank.
-    pub fn state_limits(&self) -> StateLimits {
-        StateLimits::of_steps(&self.step_limits(), self.kv.states)
-    }
-
     /// Returns the limits of one step on the ranks of a DP rank.
     pub fn step_limits(&self) -> StepLimits {
         StepLimits::new(

@@ -4,11 +4,31 @@
 use lockstep_types::ConfigError;
 
 use super::{Place, Sizing, room::gib};
+use crate::args::MemoryArgs;
 
 /// Bytes of states over the bytes of the cache of positions, as SGLang's default.
 const RATIO: f64 = 0.9;
 /// Tokens in the cache for each cached state, at least. More states would be of little use.
 const TOKENS_PER_STATE: usize = 256;
+
+/// Options about the number of states, if they are given.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct StateOptions {
+    /// Value of `--max-mamba-cache-size`.
+    pub(crate) max_mamba_cache_size: Option<usize>,
+    /// Value of `--mamba-full-memory-ratio`.
+    pub(crate) mamba_full_memory_ratio: Option<f64>,
+}
+
+impl StateOptions {
+    /// Returns the options among those about memory.
+    pub(crate) fn of(args: &MemoryArgs) -> Self {
+        Self {
+            max_mamba_cache_size: args.max_mamba_cache_size,
+            mamba_full_memory_ratio: args.mamba_full_memory_ratio,
+        }
+    }
+}
 
 /// Returns the number of states; 0 for a model without recurrent layers.
 ///
@@ -20,7 +40,7 @@ pub(super) fn count(
     places: &[Place],
     useful: usize,
 ) -> Result<usize, ConfigError> {
-    let (least, asked) = (sizing.least_states(), sizing.max_mamba_cache_size);
+    let (least, asked) = (sizing.least_states(), sizing.states.max_mamba_cache_size);
     if least == 0 {
         let options = [
             ("--max-mamba-cache-size", asked.map(|n| n.to_string())),
@@ -90,7 +110,7 @@ fn of_share(sizing: &Sizing<'_>, place: &Place, ratio: f64) -> usize {
 }
 
 fn ratio(sizing: &Sizing<'_>) -> Result<f64, ConfigError> {
-    let ratio = sizing.mamba_full_memory_ratio.unwrap_or(RATIO);
+    let ratio = sizing.states.mamba_full_memory_ratio.unwrap_or(RATIO);
     if ratio > 0.0 && ratio.is_finite() {
         return Ok(ratio);
     }

@@ -8,7 +8,7 @@ use lockstep_types::{
 };
 use proptest::prelude::*;
 
-use super::{NodeMemory, Sizing, size};
+use super::{NodeMemory, Sizing, StateOptions, size};
 use crate::Hardware;
 use crate::testing::{
     Plain, folder, llama, machine, parameters, resolve_line, resolve_model, with,
@@ -59,8 +59,7 @@ fn sizing() -> Sizing<'static> {
         context_length: None,
         max_total_tokens: None,
         mem_fraction_static: 0.85,
-        max_mamba_cache_size: None,
-        mamba_full_memory_ratio: None,
+        states: StateOptions::default(),
     }
 }
 

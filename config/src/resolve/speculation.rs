@@ -186,13 +186,7 @@ fn draft(
             "it drafts without a model of its own",
             "Leave --speculative-draft-model-path out, or give another algorithm",
         ),
-        _ => match algorithm.load_draft(path, target)? {
-            Some(draft) if draft.model.has_states() => conflict(
-                "its draft model has recurrent layers, and drafters keep no states",
-                "Give a draft model of attention alone, or another algorithm such as NGRAM",
-            ),
-            draft => Ok(draft),
-        },
+        _ => algorithm.load_draft(path, target),
     }
 }
 

@@ -32,6 +32,20 @@ fn of_hybrid(requests: usize) -> Sizing<'static> {
     sizing
 }
 
+fn with_number(states: usize) -> StateOptions {
+    StateOptions {
+        max_mamba_cache_size: Some(states),
+        ..StateOptions::default()
+    }
+}
+
+fn with_ratio(ratio: Option<f64>) -> StateOptions {
+    StateOptions {
+        mamba_full_memory_ratio: ratio,
+        ..StateOptions::default()
+    }
+}
+
 fn available(bytes: u64) -> Hardware {
     Hardware {
         total_memory: 1 << 26,
@@ -56,7 +70,7 @@ proptest! {
         radix_cache: bool,
     ) {
         let sizing = Sizing {
-            mamba_full_memory_ratio: ratio,
+            states: with_ratio(ratio),
             max_total_tokens: tokens,
             radix_cache,
             ..of_hybrid(requests)
@@ -107,7 +121,7 @@ fn records_are_charged_for_the_largest_tier() {
 fn a_given_number_of_states_is_used_or_refused() {
     let machine = available(1 << 26);
     let with = |states: usize| Sizing {
-        max_mamba_cache_size: Some(states),
+        states: with_number(states),
         ..of_hybrid(8)
     };
     for states in [8, 9, 300] {
@@ -135,20 +149,20 @@ fn a_given_number_of_states_is_used_or_refused() {
 fn options_of_states_are_refused_where_they_mean_nothing() {
     let machine = available(1 << 26);
     let sizing = Sizing {
-        max_mamba_cache_size: Some(9),
+        states: with_number(9),
         ..sizing()
     };
     let why = message(&sizing, &machine);
     assert!(why.contains("no recurrent layers"), "{why}");
     let sizing = Sizing {
-        mamba_full_memory_ratio: Some(0.5),
+        states: with_ratio(Some(0.5)),
         ..self::sizing()
     };
     let why = message(&sizing, &machine);
     assert!(why.contains("--mamba-full-memory-ratio"), "{why}");
     for ratio in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let sizing = Sizing {
-            mamba_full_memory_ratio: Some(ratio),
+            states: with_ratio(Some(ratio)),
             ..of_hybrid(2)
         };
         let why = message(&sizing, &machine);

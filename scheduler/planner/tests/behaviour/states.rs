@@ -137,8 +137,8 @@ fn states_are_evicted_alone_and_with_their_blocks() {
     assert_eq!(states(&engine.planner.load())[..2], [0, 0]);
 }
 
-/// What a request held is free when it is aborted, with steps in flight, and what was written of
-/// its prompt is cached.
+/// An abort with steps in flight frees all states of the request but that of its prompt, which is
+/// cached.
 #[test]
 fn an_aborted_request_leaves_its_prompt_alone() {
     let mut engine = engine(&hybrid(8));
