@@ -126,6 +126,7 @@ async fn steps(
         prefill_len: 0,
         sample: true,
         new_pages: Vec::new(),
+        ..SlotExtend::default()
     };
     let plan = StepPlan {
         parts: vec![PlanPart {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use crate::Hardware;
 use crate::args::{PolicyArg, ServeArgs};
-use crate::memory::{self, Sizing};
+use crate::memory::{self, Sizing, StateOptions};
 use device::Device;
 use parallel::Ranks;
 
@@ -119,6 +119,7 @@ fn resolve_on(
         context_length: asked,
         max_total_tokens: args.memory.max_total_tokens,
         mem_fraction_static: fraction(args)?,
+        states: StateOptions::of(&args.memory),
     };
     device::check(device, &sizing.engine, footprint)?;
     let sized = memory::size(&sizing, hardware, &device.rooms)?;
@@ -127,8 +128,7 @@ fn resolve_on(
     let schedule = schedule::checked(args, context_length)?;
     let node = node(args, model, device, &ranks)?;
     let server = server::resolve(args, model, context_length, node.api_key.is_some())?;
-    notes.extend(open_to_all(args, &server, &speculation));
-    notes.extend(open_to_pages(&server));
+    notes.extend(open_to_others(args, &server, &speculation));
     notes.extend(speculation::fit(&speculation, context_length)?);
     notes.extend(long_rope(model, context_length));
     let engine = EngineConfig {
@@ -239,6 +239,16 @@ fn weight_update_dir(args: &ServeArgs) -> Result<Option<PathBuf>, ConfigError> {
             "Name one whose folders hold the weights, or leave it out",
         )),
     }
+}
+
+/// Notes about a server that others than its users can reach.
+fn open_to_others(
+    args: &ServeArgs,
+    server: &ServerConfig,
+    speculation: &SpeculationConfig,
+) -> impl Iterator<Item = String> {
+    let to_all = open_to_all(args, server, speculation);
+    to_all.into_iter().chain(open_to_pages(server))
 }
 
 /// A note about a server that others can reach and that asks for no key: anybody may then send

@@ -166,6 +166,8 @@ impl Footprint for Plain {
                 weights: (2 * parameters(model) / ranks) as u64,
                 kv_per_token: kv[0],
                 kv_window_per_token: kv[1],
+                state: model.state_bytes(ranks),
+                record: model.record_bytes(ranks),
                 ..MemoryUse::default()
             }
         };

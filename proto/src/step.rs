@@ -4,7 +4,8 @@ use lockstep_adaptive::DepthRange;
 use lockstep_types::{
     ConstraintWork,
     step::{
-        PlanPart, RankResult, SlotExtend, SlotOpen, SlotOutput, StageTimes, StepDigests, StepPlan,
+        PlanPart, RankResult, SlotExtend, SlotOpen, SlotOutput, StageTimes, StateKeep, StepDigests,
+        StepPlan,
     },
 };
 
@@ -18,8 +19,10 @@ mirror!(SlotExtend {
     slot,
     prefill_len,
     sample,
-    new_pages
+    new_pages,
+    keeps: each
 });
+mirror!(StateKeep { position, state });
 mirror!(RankResult {
     step,
     digests: filled,
@@ -68,6 +71,8 @@ impl TryFrom<pb::SlotOpen> for SlotOpen {
             prompt_len: wire.prompt_len,
             cached_len: wire.cached_len,
             drafted: wire.drafted,
+            state: wire.state,
+            restore: wire.restore,
         })
     }
 }
@@ -80,6 +85,8 @@ impl From<SlotOpen> for pb::SlotOpen {
             prompt_len,
             cached_len,
             drafted,
+            state,
+            restore,
             generation,
         } = open;
         let wire = Self {
@@ -88,6 +95,8 @@ impl From<SlotOpen> for pb::SlotOpen {
             prompt_len,
             cached_len,
             drafted,
+            state,
+            restore,
             ..Self::default()
         };
         wire.with_generation(generation)

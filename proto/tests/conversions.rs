@@ -14,7 +14,8 @@ use lockstep_types::{
     },
     sampling::{LogprobParams, SamplingParams, TokenLogprob},
     step::{
-        PlanPart, RankResult, SlotExtend, SlotOpen, SlotOutput, StageTimes, StepDigests, StepPlan,
+        PlanPart, RankResult, SlotExtend, SlotOpen, SlotOutput, StageTimes, StateKeep, StepDigests,
+        StepPlan,
     },
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -120,29 +121,36 @@ fn logprobs() -> impl Strategy<Value = Vec<TokenLogprob>> {
 
 fn open() -> impl Strategy<Value = SlotOpen> {
     let numbers = any::<(u32, u32, u32, bool)>();
+    let states = any::<(Option<u32>, Option<u32>)>();
     let tokens = vec(any::<u32>(), 0..8);
-    (numbers, tokens, generation()).prop_map(
-        |((slot, prompt_len, cached_len, drafted), token_ids, generation)| SlotOpen {
-            slot,
-            token_ids,
-            prompt_len,
-            cached_len,
-            drafted,
-            generation,
+    (numbers, states, tokens, generation()).prop_map(
+        |((slot, prompt_len, cached_len, drafted), (state, restore), token_ids, generation)| {
+            SlotOpen {
+                slot,
+                token_ids,
+                prompt_len,
+                cached_len,
+                drafted,
+                state,
+                restore,
+                generation,
+            }
         },
     )
 }
 
 fn extend() -> impl Strategy<Value = SlotExtend> {
     let pages = vec(any::<u32>(), 0..4);
-    (any::<(u32, u32, bool)>(), pages).prop_map(|((slot, prefill_len, sample), new_pages)| {
-        SlotExtend {
+    let keep = any::<(u32, u32)>().prop_map(|(position, state)| StateKeep { position, state });
+    (any::<(u32, u32, bool)>(), pages, vec(keep, 0..3)).prop_map(
+        |((slot, prefill_len, sample), new_pages, keeps)| SlotExtend {
             slot,
             prefill_len,
             sample,
             new_pages,
-        }
-    })
+            keeps,
+        },
+    )
 }
 
 fn part() -> impl Strategy<Value = PlanPart> {

@@ -26,7 +26,7 @@ from checks import CHECKS, Root, arguments, check, run
 WORDS = "river lamp seven cold garden paper stone quick bread under window seldom blue".split()
 BEGINNINGS = [" ".join(random.Random(at).choices(WORDS, k=150)) for at in range(12)]
 FIGURES = ["kv_tokens_used", "kv_window_tokens_used", "kv_tokens_cached", "kv_leaked_pages",
-           "num_requests_running", "num_requests_waiting", "retractions_total"]
+           "kv_states_used", "kv_leaked_states", "num_requests_running", "num_requests_waiting", "retractions_total"]
 
 
 def body_of(dice):
@@ -136,7 +136,8 @@ def requests_give_everything_back(root, load, samples):
     while (held := figures(root))["num_requests_running"] + held["num_requests_waiting"] > 0:
         assert time.monotonic() < until, held
         time.sleep(0.2)
-    for name in ("kv_tokens_used", "kv_window_tokens_used", "kv_leaked_pages"):
+    for name in ("kv_tokens_used", "kv_window_tokens_used", "kv_leaked_pages", "kv_states_used",
+                 "kv_leaked_states"):
         assert held[name] == 0, held
 
 

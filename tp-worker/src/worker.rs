@@ -19,6 +19,7 @@ mod passes;
 mod profile;
 mod reload;
 mod slots;
+mod states;
 mod step;
 mod step_exchanges;
 
@@ -47,6 +48,7 @@ use faults::Faults;
 use masks::RowMasks;
 use outcome::Outcomes;
 use slots::{RowTask, Slots};
+use states::States;
 
 pub use error::{PlanError, WorkerError};
 pub use limits::WorkerLimits;
@@ -69,6 +71,7 @@ pub struct Worker<B: Backend> {
     transformer: Transformer<B>,
     cache: ModelCache<B>,
     slots: Slots,
+    states: States,
     constraints: Constraints,
     passes: PassRegistry,
     /// The rows of the step.
@@ -135,7 +138,8 @@ impl<B: Backend + 'static> Worker<B> {
         let mut drafting = DraftStage::load(config, drafters, device, target, files, progress)?;
         agreement::share_drafting(device, &mut transformer, &mut drafting)?;
         let (pages, page_size) = (limits.pages, limits.page_size);
-        let cache = transformer.kv_cache(&mut backend, pages, page_size, limits.kv_dtype)?;
+        let mut cache = transformer.kv_cache(&mut backend, pages, page_size, limits.kv_dtype)?;
+        transformer.allocate_states(&mut backend, &mut cache, limits.states)?;
         let (schedule, dp_ranks) = (transformer.schedule(), config.parallel.dp_size);
         let passes = PassRegistry::prepare(&limits.step, &schedule, dp_ranks);
         let adaptive = config.speculation.adaptive.as_ref();
@@ -146,6 +150,7 @@ impl<B: Backend + 'static> Worker<B> {
             config: config.clone(),
             drafters: drafters.clone(),
             slots: Slots::new(&limits, &config.model.kv_windows()),
+            states: States::new(limits.states),
             constraints: Constraints::new(&config.model, config.speculation.num_steps > 0),
             batch: BatchBuffers::new(&limits),
             choices: Choices::new(&limits),

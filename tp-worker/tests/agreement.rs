@@ -113,6 +113,7 @@ fn plan(step: u64, draft_steps: u32, dp_size: usize) -> StepPlan {
                 true => (1 + 8 * slot..9 + 8 * slot).collect(),
                 false => Vec::new(),
             },
+            ..SlotExtend::default()
         });
         if first {
             part.opens.push(SlotOpen {

@@ -336,6 +336,7 @@ fn a_rank_ends_with_the_rule_that_a_drafter_broke() {
             prefill_len,
             sample: true,
             new_pages,
+            ..SlotExtend::default()
         };
         let pages = (1..=64u32.div_ceil(config.kv.page_size as u32)).collect();
         let first = StepPlan {

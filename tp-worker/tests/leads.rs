@@ -200,6 +200,7 @@ fn plan(config: &EngineConfig, step: u64, draft_steps: u32, reports: bool) -> St
                         true => (1 + at * pages..1 + (at + 1) * pages).collect(),
                         false => Vec::new(),
                     },
+                    ..SlotExtend::default()
                 });
             }
         }

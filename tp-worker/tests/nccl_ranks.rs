@@ -172,6 +172,7 @@ fn plan(config: &EngineConfig, step: u64, turn: u64) -> StepPlan {
             true => (1 + slot * pages..1 + (slot + 1) * pages).collect(),
             false => Vec::new(),
         },
+        ..SlotExtend::default()
     };
     let slots = || (0..REQUESTS).filter(|_| first);
     StepPlan {

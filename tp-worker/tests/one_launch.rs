@@ -221,6 +221,7 @@ fn plan(config: &EngineConfig, step: u64, depth: u32, reported: u32) -> StepPlan
             true => (1 + slot * pages..1 + (slot + 1) * pages).collect(),
             false => Vec::new(),
         },
+        ..SlotExtend::default()
     };
     let slots = (0..REQUESTS).filter(|_| first);
     let opens = slots.map(|slot| open(slot, slot < reported));

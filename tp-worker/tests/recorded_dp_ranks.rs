@@ -162,6 +162,7 @@ fn plan(step: u64, draft_steps: u32, load: Load, dp_size: usize, page_size: usiz
                         true => (1 + at * pages..1 + (at + 1) * pages).collect(),
                         false => Vec::new(),
                     },
+                    ..SlotExtend::default()
                 });
             }
         }

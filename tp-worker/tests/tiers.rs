@@ -129,6 +129,7 @@ fn allocations(worker: &mut Worker<CpuBackend>, depths: &[u32]) -> Vec<usize> {
         prefill_len,
         sample: true,
         new_pages,
+        ..SlotExtend::default()
     };
     let first = StepPlan {
         step: 1,

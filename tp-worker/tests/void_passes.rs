@@ -145,6 +145,7 @@ fn plan(config: &EngineConfig, step: u64) -> StepPlan {
                 prefill_len: if first { PROMPT } else { 0 },
                 sample: true,
                 new_pages: (1..=pages).filter(|_| first).collect(),
+                ..SlotExtend::default()
             }],
         }],
         ..StepPlan::default()

@@ -99,6 +99,10 @@ pub struct KvConfig {
     /// share pages. Page 0 is among them; it is kept for padding and never handed out. Groups
     /// with windows have fewer: see [`EngineConfig::kv_pages`].
     pub num_pages: usize,
+    /// States of recurrent layers, on every rank; DP ranks do not share them. There is one for
+    /// each request that may run at once, and those beyond are for the prefix cache. 0 for models
+    /// without recurrent layers.
+    pub states: usize,
     /// Type of cached keys and values.
     pub dtype: KvCacheDtype,
     /// True if the prefixes of finished requests stay in a radix cache until their pages are

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::{CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom};
 use crate::{Dtype, EngineConfig, KvCacheDtype, KvPages, MatrixRole, ModelConfig};
-use crate::{SpeculationConfig, StepLimits, WeightFormat};
+use crate::{SpeculationConfig, StateLimits, StepLimits, WeightFormat};
 
 /// Properties of an engine that decide over the memory of its ranks, beside the pages of the
 /// cache.
@@ -178,6 +178,12 @@ impl MemoryUse {
 }
 
 impl EngineConfig {
+    /// Returns the numbers of recurrent states and of records of verified nodes on the ranks of a
+    /// DP rank.
+    pub fn state_limits(&self) -> StateLimits {
+        StateLimits::of_steps(&self.step_limits(), self.kv.states)
+    }
+
     /// Returns the properties that decide over the ranks' memory.
     pub fn shape(&self) -> EngineShape<'_> {
         EngineShape {

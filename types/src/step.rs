@@ -13,6 +13,10 @@ use lockstep_adaptive::DepthRange;
 
 use crate::{ConstraintWork, generation::GenerationParams, sampling::TokenLogprob};
 
+mod keep;
+
+pub use keep::StateKeep;
+
 /// One forward pass of all ranks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepPlan {
@@ -50,10 +54,11 @@ pub struct PartBounds {
 }
 
 impl PlanPart {
-    /// Returns the part's rows without their pages.
+    /// Returns the part's rows without their pages and kept states.
     fn sizes(&self) -> Self {
         let size = |extend: &SlotExtend| SlotExtend {
             new_pages: Vec::new(),
+            keeps: Vec::new(),
             ..*extend
         };
         Self {
@@ -156,6 +161,13 @@ pub struct SlotOpen {
     /// True if the drafter's KV of these leading tokens is cached, too. If it is not, the
     /// drafter drafts without them, and they are whole pages.
     pub drafted: bool,
+    /// Number of the request's live state, into which the slot's rows write; `None` for models
+    /// without recurrent layers.
+    pub state: Option<u32>,
+    /// Number of the cached state at `cached_len` that is copied into the live state before the
+    /// slot's first row. `None`: the text begins there, so `cached_len` is 0. Copies are made in
+    /// the order of the opens, so one may read what a later one overwrites.
+    pub restore: Option<u32>,
     /// Parameters of its generation.
     pub generation: GenerationParams,
 }
@@ -170,6 +182,8 @@ impl SlotOpen {
             token_ids: prompt,
             cached_len: 0,
             drafted: true,
+            state: None,
+            restore: None,
             generation: GenerationParams::default(),
         }
     }
@@ -190,6 +204,9 @@ pub struct SlotExtend {
     /// slot brings the pages of its cached prefix too. Example with two groups: `[3, 9, 4, 8]`
     /// gives pages 3 and 4 of the first group, and pages 9 and 8 of the second.
     pub new_pages: Vec<u32>,
+    /// Copies of the live state to write on the way, by ascending positions. A row that does not
+    /// pass a position leaves that copy out.
+    pub keeps: Vec<StateKeep>,
 }
 
 impl SlotExtend {

@@ -42,6 +42,15 @@ pub struct MemoryArgs {
     #[arg(long, env = "LOCKSTEP_MAX_TOTAL_TOKENS", value_name = "TOKENS", value_parser = positive,
           help_heading = HEADING)]
     pub max_total_tokens: Option<usize>,
+    /// States of recurrent layers in each DP rank, one for each of its running requests and the
+    /// others for shared prefixes [default: as many as fit by --mamba-full-memory-ratio].
+    #[arg(long, env = "LOCKSTEP_MAX_MAMBA_CACHE_SIZE", value_name = "STATES",
+          value_parser = positive, help_heading = HEADING)]
+    pub max_mamba_cache_size: Option<usize>,
+    /// Memory of states of recurrent layers over the memory of cached tokens [default: 0.9].
+    #[arg(long, env = "LOCKSTEP_MAMBA_FULL_MEMORY_RATIO", value_name = "RATIO",
+          help_heading = HEADING)]
+    pub mamba_full_memory_ratio: Option<f64>,
     /// Share of the memory for weights and cache; the rest stays free [default: 0.85].
     #[arg(long, env = "LOCKSTEP_MEM_FRACTION_STATIC", value_name = "FRACTION",
           help_heading = HEADING)]

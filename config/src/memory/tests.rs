@@ -8,7 +8,7 @@ use lockstep_types::{
 };
 use proptest::prelude::*;
 
-use super::{NodeMemory, Sizing, size};
+use super::{NodeMemory, Sizing, StateOptions, size};
 use crate::Hardware;
 use crate::testing::{
     Plain, folder, llama, machine, parameters, resolve_line, resolve_model, with,
@@ -59,6 +59,7 @@ fn sizing() -> Sizing<'static> {
         context_length: None,
         max_total_tokens: None,
         mem_fraction_static: 0.85,
+        states: StateOptions::default(),
     }
 }
 
@@ -80,8 +81,7 @@ fn a_node_takes_what_its_ranks_take() {
         exchange: 0,
         // 2 (K and V) × 2 layers × 4 heads × 8 wide × 2 bytes.
         per_token: 256,
-        window_per_token: 0,
-        host: 0,
+        ..NodeMemory::default()
     };
     assert_eq!(node(1, 1, 0), whole);
     assert_eq!(node(2, 1, 0), whole);
@@ -92,8 +92,7 @@ fn a_node_takes_what_its_ranks_take() {
             activations: whole.activations / 2,
             exchange: 0,
             per_token: 128,
-            window_per_token: 0,
-            host: 0,
+            ..NodeMemory::default()
         };
         assert_eq!(node(2, 2, node_rank), half);
         assert_eq!(node(4, 2, node_rank), half);
@@ -148,8 +147,8 @@ fn every_kind_is_charged() {
                     vectors: 10 * scale,
                     kv_per_token: 100 * scale,
                     kv_window_per_token: 7 * scale,
-                    state: 0,
-                    record: 0,
+                    state: 3 * scale,
+                    record: scale,
                     activations: 1000 * scale,
                     host: 10_000 * scale,
                 },
@@ -186,17 +185,19 @@ fn every_kind_is_charged() {
         let expected = NodeMemory {
             weights: 11 * scale,
             drafts: 11 * (scale + 2) + drafter,
-            activations: 611_000 * scale + 11_000 * (scale + 2),
+            // With two halves of records for a node of each of 64 requests.
+            activations: 611_128 * scale + 11_000 * (scale + 2),
             exchange: 500_000 * scale,
             per_token: 100 * (2 * scale + 2),
             window_per_token: 7 * (2 * scale + 2),
+            per_state: 3 * scale,
             host: 0,
         };
         assert_eq!(node(node_rank, true), expected);
         // Memory on the host takes nothing of a device with memory of its own.
         let on_device = NodeMemory {
             drafts: 11 * (scale + 2),
-            activations: 601_000 * scale + 1000 * (scale + 2),
+            activations: 601_128 * scale + 1000 * (scale + 2),
             host: 10_000 * scale + 10_000 * (scale + 2) + drafter,
             ..expected
         };
@@ -474,4 +475,5 @@ fn huge_models_do_not_overflow() {
 }
 
 mod drafts;
+mod states;
 mod windows;

@@ -74,6 +74,10 @@ fn memory(engine: &EngineConfig) -> Finding {
         (weights.as_str(), target.weights),
         ("norms and tables", target.vectors),
         ("KV cache", target.kv_bytes(pages, page_size)),
+        (
+            "recurrent states",
+            engine.state_limits().bytes(target.state, target.record),
+        ),
         ("a pass", passes.into_iter().fold(0, u64::saturating_add)),
         (
             "drafting",

@@ -313,6 +313,11 @@ pub(crate) fn kv_cache(engine: &EngineConfig) -> String {
         let kept = engine.kv_pages().window.saturating_sub(1) * page;
         let _ = write!(text, ", {} of layers with windows", grouped(kept));
     }
+    if engine.kv.states > 0 {
+        let state = DeviceFootprint.rank(&engine.shape(), 0).target.state;
+        let states = grouped(engine.kv.states);
+        let _ = write!(text, ", {states} recurrent states of {}", megabytes(state));
+    }
     text
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockstep_types::step::{PlanPart, SlotOpen};
+use lockstep_types::step::{PlanPart, SlotOpen, StateKeep};
 
 use crate::{
     IntegrityError, PlannerConfig,
@@ -31,6 +31,7 @@ pub(crate) struct Batch {
     pub next: Part,
     /// Buffers that are reused from plan to plan.
     page_lists: Vec<Vec<u32>>,
+    keep_lists: Vec<Vec<StateKeep>>,
     #[cfg(test)]
     pub grant: Grant,
 }
@@ -42,6 +43,7 @@ impl Batch {
             slots: Slots::new(config.max_running_requests),
             next: Part::default(),
             page_lists: Vec::new(),
+            keep_lists: Vec::new(),
             #[cfg(test)]
             grant: Grant::Exact,
             config,
@@ -99,12 +101,15 @@ impl Batch {
         request.rest.speculation.accepted.reserve(depth);
         let mut generation = request.rest.generation.clone();
         generation.logprobs.prompt_start = request.prompt_logprobs_from();
+        let (state, restore) = request.kv.opening_states();
         self.next.open(SlotOpen {
             slot,
             token_ids: request.tokens.clone(),
             prompt_len: request.prompt_len,
             cached_len: request.kv.committed(),
             drafted: request.kv.is_prefix_drafted(),
+            state,
+            restore,
             generation,
         });
         true
@@ -137,12 +142,15 @@ impl Batch {
         std::mem::swap(rows, &mut self.next.rows);
     }
 
-    /// Keeps the page lists of a part that was sent.
+    /// Keeps the lists of a part that was sent.
     pub fn recycle(&mut self, part: &mut PlanPart) {
         let most_lists = part.extends.capacity().max(64);
         for extend in part.extends.drain(..) {
             if extend.new_pages.capacity() > 0 && self.page_lists.len() < most_lists {
                 self.page_lists.push(extend.new_pages);
+            }
+            if extend.keeps.capacity() > 0 && self.keep_lists.len() < most_lists {
+                self.keep_lists.push(extend.keeps);
             }
         }
     }

@@ -4,6 +4,11 @@ use lockstep_types::{EngineConfig, StepLimits, WindowNeed};
 
 use crate::{DraftKv, PlannerError, ReserveConfig, SchedulePolicy};
 
+/// Tokens between states that are kept in outputs. A state costs as much memory as some thousand
+/// tokens, and the next turn of a conversation computes at most as many tokens again as lie
+/// between two of them.
+const STATE_INTERVAL: u32 = 64;
+
 /// A moment, in milliseconds on any clock that never goes back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
@@ -42,6 +47,12 @@ pub struct PlannerConfig {
     /// Pages of the KV pool of each group with a window in a DP rank, page 0 included; see
     /// [`PlannerConfig::least_window_pages`].
     pub window_pages: u32,
+    /// States of recurrent layers in a DP rank, at least one for each slot; 0 for models without
+    /// such layers. Those beyond the slots' are for the prefix cache.
+    pub states: u32,
+    /// Least number of tokens between the positions in outputs at which states are kept. The
+    /// distance is a multiple of the page size, and at least what a step commits.
+    pub state_interval: u32,
     /// Most tokens of one request, prompt and output together.
     pub context_length: u32,
     /// True for up to two steps in flight, false for one.
@@ -87,6 +98,8 @@ impl Default for PlannerConfig {
             num_pages: 1025,
             windows: Vec::new(),
             window_pages: 0,
+            states: 0,
+            state_interval: STATE_INTERVAL,
             context_length: 4096,
             overlap: true,
             radix_cache: true,
@@ -130,6 +143,8 @@ impl From<&EngineConfig> for PlannerConfig {
             num_pages: size(kv.num_pages),
             window_pages: size(engine.kv_pages().window),
             windows,
+            states: size(kv.states),
+            state_interval: STATE_INTERVAL,
             context_length: size(engine.server.context_length),
             overlap: schedule.overlap,
             radix_cache: kv.radix_cache,
@@ -255,6 +270,16 @@ impl PlannerConfig {
             });
         }
         self.validate_windows()?;
+        if self.states > 0 && self.states < self.max_running_requests {
+            return Err(PlannerError::Config {
+                field: "states",
+                message: format!(
+                    "must be at least {}, one for each running request; \
+                     raise --max-mamba-cache-size or lower --max-running-requests",
+                    self.max_running_requests
+                ),
+            });
+        }
         match self.reserve.fault() {
             Some(message) => Err(PlannerError::Config {
                 field: "reserve",

@@ -53,6 +53,14 @@ pub enum IntegrityError {
         /// Number of holders: free list, cache nodes and requests.
         holders: u32,
     },
+    /// A recurrent state has no owner, or more than one.
+    #[error("state {state} is held {holders} times")]
+    State {
+        /// The state.
+        state: u32,
+        /// Number of holders: free list, cached blocks and requests.
+        holders: u32,
+    },
     /// A slot that is neither free nor held by exactly one request, or is both.
     #[error("slot {slot} is held {holders} times")]
     Slot {

@@ -9,10 +9,13 @@
 
 use std::iter::Sum;
 
+use lockstep_types::step::StateKeep;
+
 use crate::{CacheEvent, DraftKv, PlannerConfig};
 use lag::DrafterLag;
 use pools::PagePools;
 use prefix::{PrefixCache, prefix_cache};
+use states::{StateUsage, States};
 use windows::{WindowUsage, Windows};
 
 mod check;
@@ -26,10 +29,12 @@ mod prefix;
 pub mod radix;
 mod request;
 mod sharing;
+mod states;
 mod windows;
 
 pub(crate) use radix::Namespace;
-pub(crate) use request::RequestKv;
+pub(crate) use request::{Found, RequestKv};
+pub(crate) use states::RowSpan;
 
 /// Page pools and prefix cache together.
 #[derive(Debug)]
@@ -39,6 +44,7 @@ pub(crate) struct Kv {
     lag: DrafterLag,
     pools: PagePools,
     windows: Windows,
+    states: States,
     /// Flags of the first group's pages: true if the page's block is cached together with the
     /// drafter's KV. The drafter's KV lies under the pages of that group.
     drafted: Vec<bool>,
@@ -47,6 +53,17 @@ pub(crate) struct Kv {
     evicted_blocks: u64,
     /// Buffer for the first group's pages of a prefix, reused from call to call.
     blocks: Vec<u32>,
+}
+
+/// Facts of a decode row whose result has come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DecodeRow {
+    /// Most tokens of its result.
+    pub max_tokens: u32,
+    /// True if its step drafted nothing.
+    pub pauses: bool,
+    /// True if it verified drafts.
+    pub drafts: bool,
 }
 
 /// Number of pages by holder, counted in tokens of the text.
@@ -64,6 +81,8 @@ pub(crate) struct KvUsage {
     pub leaked_pages: u64,
     /// The groups with windows.
     pub windows: WindowUsage,
+    /// States of recurrent layers.
+    pub states: StateUsage,
 }
 
 impl Sum for KvUsage {
@@ -75,6 +94,7 @@ impl Sum for KvUsage {
             evicted: sum.evicted + one.evicted,
             leaked_pages: sum.leaked_pages + one.leaked_pages,
             windows: sum.windows + one.windows,
+            states: sum.states + one.states,
         })
     }
 }
@@ -87,6 +107,7 @@ impl Kv {
             lag: DrafterLag::new(config),
             pools: PagePools::new(config.num_pages, config.kv_groups),
             windows: Windows::new(config),
+            states: States::new(config),
             drafted: vec![false; config.num_pages as usize],
             cache: config.radix_cache.then(|| {
                 let (page_size, groups) = (config.page_size, config.kv_groups);
@@ -164,19 +185,32 @@ impl Kv {
 
     /// Takes in the result of a prefill chunk that ends at `to`. `pauses` says that its step
     /// drafted nothing.
-    pub fn commit_prefill(&self, held: &mut RequestKv, to: u32, pauses: bool) {
+    pub fn commit_prefill(&mut self, held: &mut RequestKv, to: u32, pauses: bool) {
         let stood = std::mem::replace(&mut held.committed, to);
         self.lag.prefill(&mut held.drafted, stood, to, pauses);
+        self.states.pass(&mut held.states, to);
     }
 
-    /// Takes in the result of a decode row: `tokens` of at most `max_tokens` tokens. `pauses` says
-    /// that its step drafted nothing.
-    pub fn commit_decode(&self, held: &mut RequestKv, tokens: u32, max_tokens: u32, pauses: bool) {
+    /// Takes in the result of a decode row: `tokens` of its at most `max_tokens` tokens. The live
+    /// state has come over its token, or, if the row had drafts, only to where the row began.
+    pub fn commit_decode(&mut self, held: &mut RequestKv, tokens: u32, row: DecodeRow) {
         let stood = held.committed;
         held.committed += tokens;
-        held.planned -= max_tokens - tokens;
+        held.planned -= row.max_tokens - tokens;
         self.lag
-            .decode(&mut held.drafted, stood, held.committed, pauses);
+            .decode(&mut held.drafted, stood, held.committed, row.pauses);
+        let position = if row.drafts { stood } else { held.committed };
+        self.states.pass(&mut held.states, position);
+    }
+
+    /// Returns true if the model has recurrent layers.
+    pub fn has_states(&self) -> bool {
+        !self.states.is_empty()
+    }
+
+    /// Appends the copies of the request's live state to `list` that a row writes on its way.
+    pub fn plan_keeps(&mut self, held: &mut RequestKv, row: RowSpan, list: &mut Vec<StateKeep>) {
+        self.states.plan_keeps(&mut held.states, row, list);
     }
 
     /// Drops the cache; no request may hold pages. Returns the number of tokens dropped.
@@ -187,6 +221,7 @@ impl Kv {
         let blocks = cache.total_blocks();
         cache.clear(&mut |block| {
             self.windows.uncache(block[0]);
+            self.states.uncache(block[0]);
             self.pools.release(block);
         });
         u64::from(blocks) * u64::from(self.page_size)
@@ -199,6 +234,7 @@ impl Kv {
         }
         self.pools.reset();
         self.windows.reset();
+        self.states.reset();
     }
 
     /// Drains the changes of the cache, oldest first.
@@ -219,6 +255,7 @@ impl Kv {
         let windows = self
             .windows
             .usage(&holders.clone().map(|held| &held.windows));
+        let states = self.states.usage(holders.clone().map(|held| &held.states));
         let page = u64::from(self.page_size);
         let evictable = self.evictable_blocks();
         let cached = self.cache.as_ref().map_or(0, |cache| cache.total_blocks());
@@ -232,6 +269,7 @@ impl Kv {
             evicted: self.evicted_blocks * page,
             leaked_pages: self.pools.unknown(cached + own) + windows.leaked,
             windows,
+            states,
         }
     }
 
@@ -245,6 +283,7 @@ impl Kv {
         if let Some(cache) = &mut self.cache {
             let freed = cache.evict(count, &mut |block| {
                 self.windows.uncache(block[0]);
+                self.states.uncache(block[0]);
                 self.pools.release(block);
             });
             self.evicted_blocks += u64::from(freed);

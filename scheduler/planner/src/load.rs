@@ -5,7 +5,7 @@ use lockstep_types::{
     step::{SlotOutput, StepPlan},
 };
 
-use crate::Millis;
+use crate::{Millis, kv::Found};
 
 /// A snapshot of the planner's load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,8 +29,16 @@ pub struct Load {
     pub kv_window_tokens_cached: u64,
     /// KV tokens of all pages of these groups.
     pub kv_window_tokens_total: u64,
+    /// States of recurrent layers held by requests: live ones, and copies not cached yet.
+    pub kv_states_used: u64,
+    /// States of the prefix cache. Each can be evicted, alone or with its block.
+    pub kv_states_cached: u64,
+    /// All states of recurrent layers.
+    pub kv_states_total: u64,
     /// Pages without a known holder: always 0.
     pub leaked_pages: u64,
+    /// States without a known holder: always 0.
+    pub leaked_states: u64,
     /// Steps planned and not completed.
     pub steps_in_flight: u32,
     /// Sums since the start.
@@ -92,6 +100,12 @@ pub struct Counters {
     pub prompt_tokens: u64,
     /// Tokens of these prompts that the prefix cache served.
     pub cached_tokens: u64,
+    /// Tokens that it could have served to the layers that keep all positions.
+    pub cached_full_tokens: u64,
+    /// Tokens among these that it could have served to layers with sliding windows.
+    pub cached_window_tokens: u64,
+    /// Tokens among these that it could have served to recurrent layers.
+    pub cached_state_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
     /// Prompt tokens computed, repeats after retractions included.
@@ -143,6 +157,13 @@ impl Counters {
             self.prefill_tokens += u64::from(extend.prefill_len);
             self.decode_rows += u64::from(extend.prefill_len == 0);
         }
+    }
+
+    /// Counts the cached prefix of an admitted request by the layers that it could serve.
+    pub(crate) fn count_found(&mut self, found: Found) {
+        self.cached_full_tokens += u64::from(found.full);
+        self.cached_window_tokens += u64::from(found.window);
+        self.cached_state_tokens += u64::from(found.state);
     }
 
     /// Counts a request's end by its outcome.

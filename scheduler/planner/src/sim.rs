@@ -1,7 +1,8 @@
 //! A simulated engine: the planner's oracle, for tests and benches.
 //!
 //! [`SimWorker`] keeps KV storage as real workers do, but each cell holds the token written
-//! there. A drafter's cell holds the tokens that it depends on. So a page that is given to the
+//! there. A drafter's cell holds the tokens that it depends on, and a recurrent state the text
+//! that it has taken in. So a page or a state that is given to the
 //! wrong request, freed too early, or shared too early or too far shows up at once. The
 //! simulated model is a hash of the whole context: a wrong context gives wrong tokens.
 //! [`run_alone`] gives the output that a request must get, whatever else runs. [`NaivePlanner`]
@@ -22,6 +23,7 @@ mod model;
 mod naive_planner;
 mod reference;
 mod slot;
+mod states;
 mod worker;
 
 pub use group::SimGroup;

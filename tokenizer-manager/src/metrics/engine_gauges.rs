@@ -6,80 +6,9 @@ use std::fmt::Write;
 use lockstep_proto::pb::lockstep::{DepthLoad, GetLoadResponse, SpeculationLoad, StepTimes};
 
 use super::{constraint_work::constrained, dp_ranks};
+use series::{COUNTERS, GAUGES};
 
-/// A series: name, description, accessor of the value.
-type Series = (&'static str, &'static str, fn(&GetLoadResponse) -> u64);
-
-const GAUGES: &[Series] = &[
-    ("num_requests_running", "Requests in the batch.", |load| {
-        load.running_requests.into()
-    }),
-    ("num_requests_waiting", "Requests in the queue.", |load| {
-        load.waiting_requests.into()
-    }),
-    ("kv_tokens_used", "KV slots held by requests.", |load| {
-        load.kv_tokens_used
-    }),
-    (
-        "kv_tokens_cached",
-        "KV slots of the evictable prefix cache.",
-        |load| load.kv_tokens_cached,
-    ),
-    ("kv_tokens_total", "KV slots.", |load| load.kv_tokens_total),
-    (
-        "kv_window_tokens_used",
-        "KV slots held by requests in layers with sliding windows.",
-        |load| load.kv_window_tokens_used,
-    ),
-    (
-        "kv_window_tokens_cached",
-        "KV slots of the evictable prefix cache in layers with sliding windows.",
-        |load| load.kv_window_tokens_cached,
-    ),
-    (
-        "kv_window_tokens_total",
-        "KV slots of layers with sliding windows: 0 if no layer frees pages behind its window.",
-        |load| load.kv_window_tokens_total,
-    ),
-    (
-        "kv_leaked_pages",
-        "Pages nobody accounts for: always 0.",
-        |load| load.leaked_pages,
-    ),
-];
-
-const COUNTERS: &[Series] = &[
-    (
-        "requests_total",
-        "Requests accepted by the scheduler.",
-        |load| load.requests_total,
-    ),
-    ("requests_aborted_total", "Requests aborted.", |load| {
-        load.aborted_requests_total
-    }),
-    (
-        "requests_failed_total",
-        "Requests that ended with an error.",
-        |load| load.failed_requests_total,
-    ),
-    ("prompt_tokens_total", "Prompt tokens.", |load| {
-        load.prompt_tokens_total
-    }),
-    ("generated_tokens_total", "Tokens generated.", |load| {
-        load.generated_tokens_total
-    }),
-    (
-        "cached_tokens_total",
-        "Prompt tokens served from the prefix cache.",
-        |load| load.cached_tokens_total,
-    ),
-    ("steps_total", "Forward steps.", |load| load.steps_total),
-    (
-        "retractions_total",
-        "Requests taken out of the batch for lack of KV slots.",
-        |load| load.retractions_total,
-    ),
-];
+mod series;
 
 /// Renders the scheduler's load.
 pub fn render_load(load: &GetLoadResponse) -> String {

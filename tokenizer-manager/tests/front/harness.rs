@@ -120,6 +120,7 @@ pub fn engine_config() -> EngineConfig {
         kv: KvConfig {
             page_size: 16,
             num_pages: 64,
+            states: 0,
             dtype: KvCacheDtype::Float32,
             radix_cache: true,
         },

@@ -1,6 +1,6 @@
 //! Sizes that a worker is set up for, from the configuration.
 
-use lockstep_types::{EngineConfig, KvCacheDtype, KvPages, StepLimits};
+use lockstep_types::{EngineConfig, KvCacheDtype, KvPages, StateLimits, StepLimits};
 
 use super::WorkerError;
 
@@ -15,6 +15,8 @@ pub struct WorkerLimits {
     pub pages: KvPages,
     /// Number of tokens of a page.
     pub page_size: usize,
+    /// Numbers of recurrent states and of the records of verified nodes.
+    pub states: StateLimits,
     /// Number of token ids.
     pub vocab: usize,
     /// Type of cached keys and values.
@@ -31,6 +33,7 @@ impl WorkerLimits {
     /// Returns the limits of `config`.
     pub fn new(config: &EngineConfig) -> Self {
         Self {
+            states: config.state_limits(),
             step: config.step_limits(),
             groups: config.model.kv_groups().len().max(1),
             pages: config.kv_pages(),

@@ -168,6 +168,7 @@ struct ProfileRequests {
     groups: usize,
     vocab: u32,
     dp_size: usize,
+    has_states: bool,
 }
 
 impl ProfileRequests {
@@ -191,6 +192,7 @@ impl ProfileRequests {
             groups: config.model.kv_groups().len(),
             vocab: config.model.vocab_size as u32,
             dp_size: config.parallel.dp_size,
+            has_states: config.model.has_states(),
         })
     }
 
@@ -202,6 +204,8 @@ impl ProfileRequests {
             let token = |at| (slot * 7919 + at * 104_729) % self.vocab;
             SlotOpen {
                 generation: SamplingParams::greedy().into(),
+                // No request runs yet, and there is a state for each slot.
+                state: self.has_states.then_some(slot),
                 ..SlotOpen::new(slot, (0..self.prompt).map(token).collect())
             }
         };
@@ -213,6 +217,7 @@ impl ProfileRequests {
                 slot * self.pages + 1..=(slot + 1) * self.pages,
                 self.groups,
             ),
+            ..SlotExtend::default()
         };
         let part = PlanPart {
             opens: slots.clone().map(open).collect(),

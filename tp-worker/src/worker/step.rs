@@ -29,6 +29,7 @@ impl<B: Backend + 'static> Worker<B> {
         let planned = self.planned(plan).map_err(invalid)?;
         self.agreement.digests.plan(plan, planned.part);
         self.take(plan.step, planned.part).map_err(invalid)?;
+        self.restore_states()?;
         self.agreement.begin(plan).map_err(invalid)?;
         let (backend, target) = (&mut self.backend, &self.transformer);
         self.agreement.announce(planned, backend, target)?;
@@ -137,12 +138,15 @@ impl<B: Backend + 'static> Worker<B> {
             return Err(PlanError::OutOfOrder { expected });
         }
         self.last_step = step;
+        self.states.begin();
         for slot in &part.closes {
             self.slots.close(*slot)?;
+            self.states.close(*slot);
             self.drafting.close(*slot as usize, &self.slots);
         }
         for open in &part.opens {
             self.slots.open(open)?;
+            self.states.open(open)?;
             if self.backend.leads(Axis::Attention) {
                 let slot = self.slots.get_mut(open.slot as usize);
                 slot.constraint = self.constraints.open(open);
@@ -152,8 +156,17 @@ impl<B: Backend + 'static> Worker<B> {
         self.tasks.clear();
         for extend in &part.extends {
             self.tasks.push(self.slots.extend(step, extend)?);
+            self.states.extend(step, extend)?;
         }
         Ok(())
+    }
+
+    /// Copies the cached states from which the slots opened by the plan go on.
+    fn restore_states(&mut self) -> Result<(), WorkerError> {
+        match self.states.moves() {
+            [] => Ok(()),
+            moves => Ok(self.cache.copy_states(&mut self.backend, moves)?),
+        }
     }
 
     /// Lays the rows out as one batch, each with its drafts.
@@ -171,6 +184,8 @@ impl<B: Backend + 'static> Worker<B> {
             self.batch.push(task, &self.slots, nodes)?;
         }
         self.batch.seal(&self.tasks, &self.slots)?;
+        let lengths = self.batch.rows().iter().map(|row| row.q_len);
+        self.states.lay_out(&self.tasks, lengths);
         self.choices.clear();
         if self.transformer.chooses() {
             let (tasks, slots, batch) = (&self.tasks, &self.slots, &self.batch);
@@ -221,7 +236,11 @@ impl<B: Backend + 'static> Worker<B> {
         let laid_out = chains.as_ref().map(|own| (own.chains, own.requests));
         let first = laid_out.map(|(chains, _)| chains.batch(pages));
         let chain = first.as_ref().zip(laid_out);
+        let states = self.states.batch();
         let batch = Batch {
+            states: states.rows,
+            replays: states.replays,
+            keeps: states.keeps,
             chain: chain.map(|(first, (chains, requests))| ChainBatch {
                 first,
                 requests,
@@ -261,6 +280,7 @@ impl<B: Backend + 'static> Worker<B> {
         self.outcomes.digest(&mut self.agreement.digests.tensor);
         self.outcomes
             .commit(backend, cache, tasks, choices, &mut self.slots);
+        self.states.commit(tasks, self.outcomes.of(tasks));
         Ok(())
     }
 

@@ -58,6 +58,7 @@ fn rows(config: &EngineConfig, (requests, prompt): (u32, u32), step: u64) -> Pla
             true => (1 + slot * pages..1 + (slot + 1) * pages).collect(),
             false => Vec::new(),
         },
+        ..SlotExtend::default()
     };
     let opens = (0..requests).filter(|_| first);
     PlanPart {

@@ -97,6 +97,10 @@ fn the_bounds_of_a_part_hold_for_all_dp_ranks() {
         prefill_len,
         sample: true,
         new_pages: vec![slot + 7],
+        keeps: vec![StateKeep {
+            position: 16,
+            state: slot,
+        }],
     };
     let busy = PlanPart {
         closes: vec![3],
@@ -166,7 +170,8 @@ fn the_bounds_of_a_part_hold_for_all_dp_ranks() {
     let part = &told.parts[0];
     assert_eq!(part.bounds(4), most);
     assert!(part.closes.is_empty());
-    assert!(part.extends.iter().all(|row| row.new_pages.is_empty()));
+    let is_bare = |row: &SlotExtend| row.new_pages.is_empty() && row.keeps.is_empty();
+    assert!(part.extends.iter().all(is_bare));
 }
 
 #[test]

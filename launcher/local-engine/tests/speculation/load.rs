@@ -56,10 +56,13 @@ pub fn idle(engine: &mut LocalEngine) {
         load.waiting_tokens,
         load.kv_tokens_used,
         load.leaked_pages,
+        load.kv_states_used,
+        load.leaked_states,
         load.steps_in_flight,
     );
-    assert_eq!(busy, (0, 0, 0, 0, 0, 0), "{load:?}");
+    assert_eq!(busy, (0, 0, 0, 0, 0, 0, 0, 0), "{load:?}");
     assert_eq!(engine.flush_cache().unwrap(), load.kv_tokens_cached);
-    assert_eq!(engine.load().kv_tokens_cached, 0);
+    let load = engine.load();
+    assert_eq!((load.kv_tokens_cached, load.kv_states_cached), (0, 0));
     engine.check_integrity().unwrap();
 }

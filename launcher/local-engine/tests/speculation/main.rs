@@ -14,6 +14,7 @@
 //! - [`windows`] has a model with sliding windows in some layers, [`experts`] one with mixtures of
 //!   experts, and [`gpt_oss`] one with both, and with sinks. [`mechanisms`] has every drafter on
 //!   each of them.
+//! - [`hybrid`] has a model with recurrent layers.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`constraints`] checks constrained outputs; the random requests of all others have some, too.
 //! - [`budgets`] limits the reasoning before outputs.
@@ -35,6 +36,7 @@ mod experts;
 mod forced;
 mod goldens;
 mod gpt_oss;
+mod hybrid;
 mod lengths;
 mod load;
 mod matrix;

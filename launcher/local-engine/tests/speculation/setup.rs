@@ -12,8 +12,8 @@ use lockstep_devices::{DeviceFootprint, Registry};
 use lockstep_local_engine::{LocalEngine, LocalOptions, MaskPlace};
 use lockstep_types::{
     CheckpointFormat, DeviceKind, DflashSpec, DraftKind, Dtype, EngineConfig, ExpertGate,
-    ExpertTensors, ExpertsNames, ExpertsSpec, Footprint as _, GatedMlpNames, LoadFormat, Mlp,
-    ModelConfig, Mxfp4Checkpoint, Routing,
+    ExpertTensors, ExpertsNames, ExpertsSpec, Footprint as _, GatedDeltaNames, GatedDeltaSpec,
+    GatedMlpNames, LoadFormat, Mixer, Mlp, ModelConfig, Mxfp4Checkpoint, Routing,
 };
 
 use crate::policies::Policy;
@@ -142,6 +142,9 @@ pub enum Layers {
     /// Random weights, and layers of gpt-oss: [`WINDOWS`] in turn, sinks, and experts in MXFP4
     /// with biases and bounded gates.
     GptOss,
+    /// Random weights: three recurrent layers, and one of attention at the end. Drafts have
+    /// attention alone.
+    Hybrid,
 }
 
 /// A window that hides the ancestors of a tree's nodes, none, and one of more than a page.
@@ -160,6 +163,15 @@ impl Layers {
                 give_windows(model, &WINDOWS);
                 be_gpt_oss(model);
             }
+            Self::Hybrid => be_hybrid(model),
+        }
+    }
+
+    /// Layers of a draft model.
+    fn of_draft(self) -> Self {
+        match self {
+            Self::Hybrid => Self::Random,
+            same => same,
         }
     }
 }
@@ -196,6 +208,8 @@ pub struct Setup {
     pub running: usize,
     /// KV tokens.
     pub tokens: usize,
+    /// Recurrent states beside those of the requests that run at once, if there are such layers.
+    pub spare_states: usize,
     /// Caution of admission, in thousandths; with little caution, requests are often
     /// retracted.
     pub care: u32,
@@ -224,6 +238,7 @@ impl Setup {
             radix: false,
             running: 32,
             tokens: 16_384,
+            spare_states: 128,
             care: 1000,
             pause_window: 0,
             masks: MaskPlace::Host,
@@ -316,7 +331,7 @@ impl Setup {
         if let Some(draft) = &mut config.speculation.draft {
             // DFlash's models have layers of their own, whatever the target's are.
             if !matches!(draft.kind, DraftKind::Dflash(_)) {
-                self.layers.change(&mut draft.model);
+                self.layers.of_draft().change(&mut draft.model);
             }
             if let DraftKind::Eagle3 { capture_layers, .. }
             | DraftKind::Dflash(DflashSpec { capture_layers, .. }) = &mut draft.kind
@@ -324,6 +339,9 @@ impl Setup {
             {
                 *capture_layers = (1..RANDOM_LAYERS).collect();
             }
+        }
+        if config.model.has_states() {
+            config.kv.states = config.step_limits().requests + self.spare_states;
         }
         config.speculation.pause_window = self.pause_window;
         if let Some(policy) = self.policy {
@@ -375,6 +393,23 @@ fn mix_caches(model: &mut ModelConfig) {
         attention.scale = (attention.head_dim as f32).powf(-0.5);
     }
     assert_eq!(model.kv_groups().len(), 2);
+}
+
+/// Makes all layers but the last recurrent, with twice as many value heads as key heads.
+fn be_hybrid(model: &mut ModelConfig) {
+    randomise(model);
+    let attention = model.layers.len() - 1;
+    for layer in &mut model.layers[..attention] {
+        layer.mixer = Mixer::GatedDelta(GatedDeltaSpec {
+            key_heads: 2,
+            value_heads: 4,
+            key_dim: 16,
+            value_dim: 16,
+            taps: 4,
+            names: GatedDeltaNames::default(),
+        });
+    }
+    assert!(model.has_states());
 }
 
 /// Gives every second layer 9 experts, of which a token goes through 3.

@@ -3,7 +3,10 @@ use std::num::NonZeroUsize;
 use lockstep_config::ServeArgs;
 use lockstep_config::args::VerificationArg;
 use lockstep_traces::Destination;
-use lockstep_types::{DeviceKind, NodeConfig, SpeculationConfig, TlsFiles, TraceConfig};
+use lockstep_types::{
+    DeviceKind, GatedDeltaNames, GatedDeltaSpec, Mixer, NodeConfig, SpeculationConfig, TlsFiles,
+    TraceConfig,
+};
 
 use super::{
     curl, dp_ranks, exchange, experts, grouped, kv_cache, on_each, reachable, rounded, speculation,
@@ -103,6 +106,25 @@ fn caches_are_told_by_kind() {
     assert_eq!(kv_cache(&engine), told);
     engine.kv.num_pages = 5;
     let told = "64 tokens in pages of 16, 64 of layers with windows";
+    assert_eq!(kv_cache(&engine), told);
+}
+
+/// A model with recurrent layers has states beside the cache of tokens.
+#[test]
+fn recurrent_states_are_told() {
+    let mut engine = config_file().engine;
+    engine.kv.num_pages = 100_001;
+    engine.kv.page_size = 16;
+    engine.kv.states = 1234;
+    engine.model.layers[1].mixer = Mixer::GatedDelta(GatedDeltaSpec {
+        key_heads: 16,
+        value_heads: 32,
+        key_dim: 128,
+        value_dim: 128,
+        taps: 4,
+        names: GatedDeltaNames::default(),
+    });
+    let told = "1,600,000 tokens in pages of 16, 1,234 recurrent states of 2.2 MB";
     assert_eq!(kv_cache(&engine), told);
 }
 

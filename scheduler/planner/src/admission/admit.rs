@@ -127,6 +127,7 @@ impl Admission {
                 counters.queue.record(since, self.now);
                 counters.prompt_tokens += u64::from(request.prompt_len);
                 counters.cached_tokens += u64::from(cached);
+                counters.count_found(request.kv.found());
                 of_rank.prompt_tokens += u64::from(request.prompt_len);
                 of_rank.cached_tokens += u64::from(cached);
             }

@@ -1,9 +1,9 @@
 //! A DP rank's part of the step that is being planned.
 
-use lockstep_types::step::{PlanPart, SlotExtend, SlotOpen};
+use lockstep_types::step::{PlanPart, SlotExtend, SlotOpen, StateKeep};
 
 use crate::{
-    kv::Kv,
+    kv::{DecodeRow, Kv},
     request::{RequestState, Stage},
 };
 
@@ -29,16 +29,23 @@ pub(crate) struct RowInFlight {
 }
 
 impl RowInFlight {
-    /// Makes the row's KV final, when its result of `tokens` tokens is here. A request that has
-    /// lost its pages gets nothing.
-    pub fn commit(&self, kv: &Kv, request: &mut RequestState, tokens: u32) {
+    /// Makes the row's KV final, when its result of `tokens` tokens is here; `drafts` says if it
+    /// verified drafts. A request that has lost its pages gets nothing.
+    pub fn commit(&self, kv: &mut Kv, request: &mut RequestState, tokens: u32, drafts: bool) {
         request.rows_in_flight -= 1;
         request.samples_in_flight -= u32::from(self.sample);
-        if request.stage == Stage::Running {
-            match self.prefill_to {
-                Some(to) => kv.commit_prefill(&mut request.kv, to, self.pauses),
-                None => kv.commit_decode(&mut request.kv, tokens, self.max_tokens, self.pauses),
-            }
+        if request.stage != Stage::Running {
+            return;
+        }
+        let (max_tokens, pauses) = (self.max_tokens, self.pauses);
+        let row = DecodeRow {
+            max_tokens,
+            pauses,
+            drafts,
+        };
+        match self.prefill_to {
+            Some(to) => kv.commit_prefill(&mut request.kv, to, pauses),
+            None => kv.commit_decode(&mut request.kv, tokens, row),
         }
     }
 }
@@ -88,12 +95,19 @@ impl Part {
         self.plan.opens.push(open);
     }
 
-    pub fn extend(&mut self, row: RowInFlight, prefill_len: u32, new_pages: Vec<u32>) {
+    pub fn extend(
+        &mut self,
+        row: RowInFlight,
+        prefill_len: u32,
+        new_pages: Vec<u32>,
+        keeps: Vec<StateKeep>,
+    ) {
         self.plan.extends.push(SlotExtend {
             slot: row.slot,
             prefill_len,
             sample: row.sample,
             new_pages,
+            keeps,
         });
         self.rows.push(row);
     }

@@ -1,8 +1,10 @@
 //! Rows that running requests add to a step: decode rows, and the next chunks of prompts.
 
+use lockstep_types::step::StateKeep;
+
 use super::{Batch, RowInFlight};
 use crate::{
-    kv::Kv,
+    kv::{Kv, RowSpan},
     request::{RequestState, RequestTable},
 };
 
@@ -35,6 +37,7 @@ impl Batch {
                 continue;
             }
             let max_tokens = self.config.reserve.max_commit_at(depth);
+            let before = request.kv.planned();
             request.kv.plan(max_tokens);
             let row = RowInFlight {
                 index,
@@ -47,7 +50,8 @@ impl Batch {
                 max_tokens,
                 last_chunk: false,
             };
-            self.add_row(request, row, 0);
+            let keeps = self.keeps(kv, request, before, true);
+            self.add_row(request, row, 0, keeps);
         }
         // Decode rows never take the whole budget, or new requests would wait for old ones to
         // end.
@@ -84,6 +88,7 @@ impl Batch {
             return;
         }
         request.kv.plan(chunk);
+        let keeps = self.keeps(kv, request, to - chunk, false);
         let last_chunk = to == request.prefill_end;
         let sample = last_chunk && request.remaining() > 0;
         let row = RowInFlight {
@@ -97,7 +102,7 @@ impl Batch {
             max_tokens: u32::from(sample),
             last_chunk,
         };
-        self.add_row(request, row, chunk);
+        self.add_row(request, row, chunk, keeps);
         self.next.budget = self.next.budget.saturating_sub(chunk);
         self.next.has_prefill = true;
     }
@@ -121,11 +126,41 @@ impl Batch {
     // Copied into both callers: a call would move the row through memory once more for every
     // request of every step.
     #[inline(always)]
-    fn add_row(&mut self, request: &mut RequestState, row: RowInFlight, prefill_len: u32) {
+    fn add_row(
+        &mut self,
+        request: &mut RequestState,
+        row: RowInFlight,
+        prefill_len: u32,
+        keeps: Vec<StateKeep>,
+    ) {
         request.rows_in_flight += 1;
         request.samples_in_flight += u32::from(row.sample);
         let new_pages = self.new_pages(request);
-        self.next.extend(row, prefill_len, new_pages);
+        self.next.extend(row, prefill_len, new_pages, keeps);
+    }
+
+    /// Returns the copies of its state that a request's next row writes on its way from `before`,
+    /// the furthest position that its slot can have now, to the planned one.
+    fn keeps(
+        &mut self,
+        kv: &mut Kv,
+        request: &mut RequestState,
+        before: u32,
+        decodes: bool,
+    ) -> Vec<StateKeep> {
+        if !kv.has_states() {
+            return Vec::new();
+        }
+        let mut list = self.keep_lists.pop().unwrap_or_default();
+        list.clear();
+        let row = RowSpan {
+            before,
+            after: request.kv.planned(),
+            decodes,
+            longest: request.prompt_len.saturating_add(request.max_new),
+        };
+        kv.plan_keeps(&mut request.kv, row, &mut list);
+        list
     }
 
     /// Returns the pages that workers do not know yet.

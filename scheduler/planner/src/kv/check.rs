@@ -9,7 +9,7 @@ use crate::{
 
 impl Kv {
     /// Checks that every page of every group has exactly one place: the free list, the cache or a
-    /// `running` request. Checks also that the cache has exactly the locks of the `running`
+    /// `running` request, and every recurrent state. Checks also that the cache has exactly the locks of the `running`
     /// requests.
     pub fn check<'a>(
         &self,
@@ -51,7 +51,9 @@ impl Kv {
         }
         let held = running.clone().map(|held| &held.windows);
         let is_cached = |block: u32| is_cached[block as usize];
-        self.windows.check(groups, &held, is_cached)
+        self.windows.check(groups, &held, is_cached)?;
+        let held = running.clone().map(|held| &held.states);
+        self.states.check(held, is_cached)
     }
 
     /// Checks the lengths of one request.
@@ -61,6 +63,7 @@ impl Kv {
         let protected = u64::from(held.protected_blocks) * page;
         let allocated = u64::from(held.blocks) * page;
         let passed = self.passed(request);
+        let runs = request.stage == Stage::Running;
         if held.pages.len() != held.blocks as usize * self.pools.groups() {
             Err("not as many pages of each group")
         } else if !self
@@ -68,6 +71,8 @@ impl Kv {
             .has_what_it_sees(&held.windows, held.blocks, passed)
         {
             Err("not exactly the pages that its windows show")
+        } else if !self.states.fits(&held.states, runs, held.committed) {
+            Err("not exactly the states of where it stands")
         } else if protected > u64::from(held.committed)
             || held.committed > held.planned
             || u64::from(held.planned) > allocated
@@ -77,7 +82,7 @@ impl Kv {
             Err("sent pages that it does not hold")
         } else if held.committed > request.len() {
             Err("committed beyond its tokens")
-        } else if request.stage != Stage::Running && !held.pages.is_empty() {
+        } else if !runs && !held.pages.is_empty() {
             Err("holds pages without a slot")
         } else {
             Ok(())

@@ -3,8 +3,20 @@
 use super::{
     lag::Drafted,
     radix::{Namespace, NodeId, ROOT},
+    states::HeldStates,
     windows::HeldWindows,
 };
+
+/// Tokens of a text's beginning that are cached, by the kind of layers that could serve them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Found {
+    /// Layers that keep all positions.
+    pub full: u32,
+    /// Layers with sliding windows, within what the former serve.
+    pub window: u32,
+    /// Recurrent layers, within what the first serve.
+    pub state: u32,
+}
 
 /// Pages of one request, and the lengths to which they are filled.
 ///
@@ -20,6 +32,10 @@ pub(crate) struct RequestKv {
     pub(super) pages: Vec<u32>,
     /// Pages of the groups with windows.
     pub(super) windows: HeldWindows,
+    /// States of recurrent layers.
+    pub(super) states: HeldStates,
+    /// Cached prefix that each kind of layers could serve when the slot was given.
+    pub(super) found: Found,
     /// Number of blocks in `pages`.
     pub(super) blocks: u32,
     /// Number of leading blocks whose pages plans have told the workers.
@@ -44,6 +60,8 @@ impl RequestKv {
             namespace,
             pages: Vec::new(),
             windows: HeldWindows::default(),
+            states: HeldStates::default(),
+            found: Found::default(),
             blocks: 0,
             sent_blocks: 0,
             protected_blocks: 0,
@@ -70,6 +88,16 @@ impl RequestKv {
         self.committed
     }
 
+    /// Returns the cached prefix that each kind of layers could serve when the slot was given.
+    pub fn found(&self) -> Found {
+        self.found
+    }
+
+    /// Returns the live state, and the cached one that is copied into it when the slot opens.
+    pub fn opening_states(&self) -> (Option<u32>, Option<u32>) {
+        (self.states.live(), self.states.restore())
+    }
+
     /// Returns true if the cached prefix has the drafter's KV too, or if there is no prefix.
     pub fn is_prefix_drafted(&self) -> bool {
         self.drafted.prefix
@@ -80,6 +108,7 @@ impl RequestKv {
     pub fn reserve_blocks(&mut self, more: usize, groups: usize, windows: usize) {
         self.pages.reserve(more * groups);
         self.windows.reserve(more * windows);
+        self.states.reserve();
     }
 
     /// Returns true if there are pages that no plan has told the workers yet.
@@ -118,6 +147,8 @@ impl RequestKv {
     pub fn clear(&mut self) {
         self.pages.clear();
         self.windows.clear();
+        self.states.clear();
+        self.found = Found::default();
         self.blocks = 0;
         self.sent_blocks = 0;
         self.protected_blocks = 0;

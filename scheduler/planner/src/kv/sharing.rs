@@ -1,6 +1,6 @@
 //! The way of blocks from requests to the cache.
 
-use super::{Kv, RequestKv, prefix::Text, windows::Passed};
+use super::{Kv, RequestKv, States, prefix::Text, windows::Passed};
 use crate::{DraftKv, request::RequestState};
 
 impl Kv {
@@ -40,6 +40,7 @@ impl Kv {
             if !self.windows.is_empty() {
                 self.cache_windows(&request.kv, &request.tokens, from, to);
             }
+            self.cache_states(&mut request.kv, &request.tokens, to, false);
         }
         let shared = request.kv.protected_blocks;
         self.mark_drafted(request, shared);
@@ -73,6 +74,23 @@ impl Kv {
         self.windows.cache(&held.windows, from, blocks);
     }
 
+    /// Caches the copies of a request's state that stand at ends of cached blocks, up to its block
+    /// `to`. Those in the output are left to the request's end, as their blocks are:
+    /// `with_output` is true then.
+    fn cache_states(&mut self, held: &mut RequestKv, tokens: &[u32], to: u32, with_output: bool) {
+        let to = to * self.page_size;
+        let furthest = States::furthest_copy(&held.states, to, with_output);
+        let Some(cache) = self.cache.as_mut().filter(|_| furthest > 0) else {
+            return;
+        };
+        self.blocks.clear();
+        let text = Text::new(&held.namespace, tokens);
+        let units = furthest as usize;
+        cache.match_len(text, units, &mut |block| self.blocks.push(block[0]));
+        self.states
+            .cache(&mut held.states, &self.blocks, with_output);
+    }
+
     /// Notes the blocks with the drafter's KV among a request's leading `blocks` blocks, which
     /// the cache has.
     fn mark_drafted(&mut self, request: &mut RequestState, blocks: u32) {
@@ -97,7 +115,8 @@ impl Kv {
     }
 
     /// Takes all pages of a request: whole shareable blocks go to the cache, the others' pages to
-    /// the free lists, where the next plan may take them at once.
+    /// the free lists, where the next plan may take them at once. So do its states: written
+    /// copies at ends of cached blocks go to the cache, all others are free.
     ///
     /// Rows of this request may still be in flight. They write only at positions `≥ committed`,
     /// hence into pages freed here and never into cached ones. A drafter's rows write at
@@ -118,11 +137,12 @@ impl Kv {
             // unless only ours has the drafter's KV.
             if held.marked_blocks > held.protected_blocks {
                 let has = |block: &[u32]| self.drafted[block[0] as usize];
-                let windows = &mut self.windows;
+                let (windows, states) = (&mut self.windows, &mut self.states);
                 cache.replace(text, whole, &mut |cached, own| {
                     let better = has(own) && !has(cached);
                     if better {
                         windows.replace(cached[0], own[0]);
+                        states.replace(cached[0], own[0]);
                     }
                     better
                 });
@@ -134,6 +154,8 @@ impl Kv {
             self.cache_windows(&request.kv, &request.tokens, from as u32, full as u32);
             self.windows.leave_all(&mut request.kv.windows);
         }
+        self.cache_states(&mut request.kv, &request.tokens, full as u32, true);
+        self.states.leave(&mut request.kv.states);
         let held = &mut request.kv;
         let own = held.pages.chunks(groups).enumerate().skip(from).rev();
         for (at, block) in own {

@@ -43,7 +43,11 @@ impl Planner {
             kv_window_tokens_used: kv.windows.used,
             kv_window_tokens_cached: kv.windows.evictable,
             kv_window_tokens_total: kv.windows.total,
+            kv_states_used: kv.states.used,
+            kv_states_cached: kv.states.cached,
+            kv_states_total: kv.states.total,
             leaked_pages: kv.leaked_pages,
+            leaked_states: kv.states.leaked,
             steps_in_flight: u32::try_from(self.in_flight()).unwrap_or(u32::MAX),
             counters: Counters {
                 evicted_tokens: kv.evicted,

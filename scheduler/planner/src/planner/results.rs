@@ -44,7 +44,7 @@ impl Planner {
         }
         let request = &mut self.requests[row.index];
         let kv = &mut self.ranks[request.dp_rank as usize].kv;
-        row.commit(kv, request, tokens);
+        row.commit(kv, request, tokens, output.draft_tokens > 0);
         if output.draft_depth > 0 {
             let (depth, drafted, accepted) = (output.draft_depth, output.draft_tokens, tokens - 1);
             self.speculation.count(&output, accepted);

@@ -100,6 +100,7 @@ impl NaivePlanner {
             row.new_pages = SlotExtend::pages_of_all(blocks, groups);
             part.opens.push(SlotOpen {
                 generation: request.generation.clone(),
+                state: (self.config.states > 0).then_some(0),
                 ..SlotOpen::new(0, request.input_ids.clone())
             });
         }

@@ -14,32 +14,46 @@ pub(super) struct SimSlot {
     /// For each block of positions in turn, a page of each group.
     pub pages: Vec<u32>,
     pub kv_len: u32,
+    /// Number of its live state, and the position that this state has come to.
+    pub state: Option<u32>,
+    pub state_position: u32,
     /// Length of the drafter's KV from the beginning.
     pub drafted: u32,
     /// True if the slot was opened without the drafter's KV. Then the drafter's KV never
     /// reaches from the beginning.
     pub has_hole: bool,
-    /// Hash of the first `kv_len` tokens.
-    context: u64,
+    /// Hashes of the first tokens, from none up to `kv_len` of them.
+    contexts: Vec<u64>,
 }
 
 impl SimSlot {
     pub fn new(open: &SlotOpen) -> Self {
-        let cached = &open.token_ids[..open.cached_len as usize];
+        let mut contexts = vec![SimModel::EMPTY];
+        for (at, token) in open.token_ids[..open.cached_len as usize]
+            .iter()
+            .enumerate()
+        {
+            contexts.push(SimModel::absorb(contexts[at], *token));
+        }
         Self {
             open: open.clone(),
             pages: Vec::new(),
             kv_len: open.cached_len,
+            state: open.state,
+            state_position: open.cached_len,
             drafted: if open.drafted { open.cached_len } else { 0 },
             has_hole: !open.drafted,
-            context: cached.iter().fold(SimModel::EMPTY, |hash, token| {
-                SimModel::absorb(hash, *token)
-            }),
+            contexts,
         }
     }
 
     pub fn tokens(&self) -> &[u32] {
         &self.open.token_ids
+    }
+
+    /// Returns the hash of the first `len` tokens, at most `kv_len`.
+    pub fn context(&self, len: u32) -> u64 {
+        self.contexts[len as usize]
     }
 
     /// Checks that the row fits the slot's position.
@@ -65,7 +79,8 @@ impl SimSlot {
         for _ in 0..count {
             self.score_prompt(model, out);
             let token = self.open.token_ids[self.kv_len as usize];
-            self.context = SimModel::absorb(self.context, token);
+            let context = SimModel::absorb(self.context(self.kv_len), token);
+            self.contexts.push(context);
             self.kv_len += 1;
         }
     }
@@ -89,7 +104,10 @@ impl SimSlot {
         }
         let next = self.kv_len + 1;
         if let Some(token) = self.open.token_ids.get(next as usize) {
-            let context = SimModel::absorb(self.context, self.open.token_ids[self.kv_len as usize]);
+            let context = SimModel::absorb(
+                self.context(self.kv_len),
+                self.open.token_ids[self.kv_len as usize],
+            );
             report(next, Some(model.logprob(context, *token)));
         }
     }
@@ -98,13 +116,17 @@ impl SimSlot {
     pub fn sample(&mut self, model: SimModel, out: &mut SlotOutput) {
         let known = u32::try_from(self.open.token_ids.len()).unwrap_or(u32::MAX);
         let position = known - self.open.prompt_len;
-        let token = model.sample(self.context, &self.open.generation.sampling, position);
+        let token = model.sample(
+            self.context(self.kv_len),
+            &self.open.generation.sampling,
+            position,
+        );
         self.open.token_ids.push(token);
         out.token_ids.push(token);
         if self.open.generation.logprobs.output {
             out.logprobs.push(TokenLogprob {
                 token_id: token,
-                logprob: Some(model.logprob(self.context, token)),
+                logprob: Some(model.logprob(self.context(self.kv_len), token)),
                 top: Vec::new(),
             });
         }
@@ -119,7 +141,8 @@ impl SimSlot {
     /// Returns the number of drafted positions, at most `most`, and the number of tokens that
     /// their verification brings. Only the context decides.
     pub fn speculates(&self, most: u32) -> (u32, u32) {
-        let proposed = ((self.context >> 23) as u32 % (most + 2)).min(most);
-        (proposed, 1 + (self.context >> 7) as u32 % (proposed + 1))
+        let context = self.context(self.kv_len);
+        let proposed = ((context >> 23) as u32 % (most + 2)).min(most);
+        (proposed, 1 + (context >> 7) as u32 % (proposed + 1))
     }
 }

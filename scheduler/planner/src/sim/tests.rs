@@ -10,10 +10,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{DraftKv, PlannerConfig, ReserveConfig, SchedulePolicy};
-use windows::{fitted, windows};
+use states::{fitted, states};
+use windows::windows;
 
 mod salts;
 mod speculation;
+mod states;
 mod turns;
 mod windows;
 
@@ -155,6 +157,8 @@ prop_compose! {
         page_size in prop_oneof![Just(1u32), Just(2), Just(3), Just(16), Just(64), 1u32..65],
         kv_groups in prop_oneof![2 => Just(1u32), 2 => Just(2), 1 => Just(3)],
         windows in windows(),
+        states in states(),
+        state_interval in 1u32..40,
         spare in 0u32..8,
         tokens in 50u32..200,
         slots in 1u32..9,
@@ -185,6 +189,8 @@ prop_compose! {
             windows,
             // See `fitted`.
             window_pages: spare,
+            states,
+            state_interval,
             context_length: CONTEXT,
             overlap,
             radix_cache,
@@ -304,7 +310,8 @@ impl Scenario {
 
     fn check(&self) {
         self.engine.planner.check_integrity().unwrap();
-        assert_eq!(self.engine.planner.load().leaked_pages, 0);
+        let load = self.engine.planner.load();
+        assert_eq!((load.leaked_pages, load.leaked_states), (0, 0));
     }
 
     /// Runs until nothing is left. Fails if that takes too many steps.
@@ -429,14 +436,14 @@ impl Scenario {
     fn check_nothing_left(&mut self) {
         let load = self.engine.planner.load();
         assert_eq!((load.kv_tokens_used, load.waiting_requests), (0, 0));
-        assert_eq!(load.kv_window_tokens_used, 0);
+        assert_eq!((load.kv_window_tokens_used, load.kv_states_used), (0, 0));
         assert_eq!(
             self.engine.planner.flush_cache().unwrap(),
             load.kv_tokens_cached
         );
         let load = self.engine.planner.load();
-        let cached = (load.kv_tokens_cached, load.kv_window_tokens_cached);
-        assert_eq!(cached, (0, 0));
+        let cached = load.kv_tokens_cached + load.kv_window_tokens_cached;
+        assert_eq!((cached, load.kv_states_cached), (0, 0));
         self.check();
     }
 

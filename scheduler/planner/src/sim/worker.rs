@@ -5,7 +5,7 @@ use std::ops::Range;
 use lockstep_adaptive::Agreed;
 use lockstep_types::step::{PlanPart, RankResult, SlotExtend, SlotOutput, StepPlan};
 
-use super::{SimModel, cells::Cells, slot::SimSlot};
+use super::{SimModel, cells::Cells, slot::SimSlot, states::SimStates};
 use crate::{DraftKv, PlannerConfig};
 
 /// A plan that a worker could not have executed, or that broke its memory.
@@ -37,6 +37,7 @@ pub struct SimWorker {
     /// True to check all memory at each step; costs time in proportion to all contexts.
     verify: bool,
     cells: Cells,
+    states: SimStates,
     slots: Vec<Option<SimSlot>>,
     last_step: u64,
     agreed: Agreed,
@@ -53,6 +54,7 @@ impl SimWorker {
             model,
             verify,
             cells: Cells::new(config),
+            states: SimStates::new(config.states),
             slots: (0..config.max_running_requests).map(|_| None).collect(),
             last_step: 0,
             agreed: Agreed::new(config.initial_depth),
@@ -79,6 +81,7 @@ impl SimWorker {
     /// Resets the worker as a restart does: no open slot, no stored KV, and step 1 is next.
     pub fn reset(&mut self) {
         self.cells.forget();
+        self.states.forget();
         self.slots.fill_with(|| None);
         self.last_step = 0;
         self.agreed.reset();
@@ -114,6 +117,7 @@ impl SimWorker {
             self.append_pages(row)?;
             tokens += row.prefill_len.max(1);
         }
+        self.states.check_keeps(part, &self.slots)?;
         let most = self.config.max_step_tokens();
         ensure(plan.rows().next().is_some(), || "no rows".into())?;
         ensure(tokens <= most, || {
@@ -158,14 +162,15 @@ impl SimWorker {
             ensure(closed.is_some(), || format!("slot {slot} is not open"))?;
         }
         for open in &part.opens {
-            let slot = self.slots.get_mut(open.slot as usize);
+            let slot = self.slots.get(open.slot as usize);
             let slot = slot.ok_or_else(|| format!("no slot {}", open.slot))?;
             ensure(slot.is_none(), || format!("slot {} is open", open.slot))?;
             let known = open.token_ids.len();
             ensure((open.cached_len as usize) < known, || {
                 format!("slot {} has nothing to compute", open.slot)
             })?;
-            *slot = Some(SimSlot::new(open));
+            self.states.open(open, &self.slots)?;
+            self.slots[open.slot as usize] = Some(SimSlot::new(open));
         }
         Ok(())
     }
@@ -217,11 +222,12 @@ impl SimWorker {
         let in_reach = window == 0 || steps > 0 && from - drafted <= window + left;
         let has_kv = self.config.draft_kv != DraftKv::None;
         let takes_in = in_reach && has_kv && !slot.has_hole;
-        let to;
+        let (to, state_to);
         if row.prefill_len > 0 {
             to = from + row.prefill_len;
             ensure_held(&self.config, slot, to)?;
             slot.advance(row.prefill_len, model, &mut out);
+            state_to = to;
             if row.sample {
                 slot.sample(model, &mut out);
             }
@@ -236,6 +242,8 @@ impl SimWorker {
             ensure_held(&self.config, slot, to)?;
             self.cells.spoil(slot, from..to);
             let (proposed, brought) = slot.speculates(reserve.max_commit_at(depth) - 1);
+            // Which drafts are accepted is not known in the pass, so the state waits for the next.
+            state_to = from + u32::from(proposed == 0);
             for _ in 0..brought {
                 slot.advance(1, model, &mut out);
                 slot.sample(model, &mut out);
@@ -252,6 +260,7 @@ impl SimWorker {
                 slot.drafted = slot.drafted.max(slot.kv_len.saturating_sub(left));
             }
         }
+        self.states.pass(slot, state_to, &row.keeps)?;
         self.cells.store_target(slot, from);
         self.cells.store_draft(slot, drafted);
         let says = row.sample || !out.prompt_logprobs.is_empty();

@@ -21,7 +21,7 @@ fn round(steps: &mut Steps, batches: &mut [Batch], rows: usize) {
         for _ in 0..rows {
             let mut pages = batch.page_list();
             pages.extend([7; 100]);
-            batch.next.extend(ROW, 4, pages);
+            batch.next.extend(ROW, 4, pages, Vec::new());
         }
     }
     let plan = steps.launch(batches.iter_mut());
@@ -67,7 +67,7 @@ fn a_result_without_a_part_for_each_dp_rank_is_refused() {
     let config = Arc::new(PlannerConfig::default());
     let mut steps = Steps::new(&config);
     let mut batches = [config.clone(), config].map(Batch::new);
-    batches[1].next.extend(ROW, 4, Vec::new());
+    batches[1].next.extend(ROW, 4, Vec::new(), Vec::new());
     let plan = steps.launch(batches.iter_mut());
     assert_eq!(plan.parts[0], PlanPart::default());
     assert!(steps.runs(1) && !steps.runs(0));

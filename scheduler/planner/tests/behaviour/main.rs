@@ -20,6 +20,7 @@ mod limits;
 mod order;
 mod salts;
 mod speculation;
+mod states;
 mod steps;
 mod times;
 mod windows;

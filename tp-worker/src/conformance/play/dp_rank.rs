@@ -191,6 +191,7 @@ impl DpRank {
             prefill_len: chunk as u32,
             sample: row.prefilled == row.known,
             new_pages,
+            ..SlotExtend::default()
         }
     }
 

@@ -1,7 +1,7 @@
 //! Rolling digests of everything that happened to a worker.
 
 use lockstep_adaptive::{DepthRange, Digest};
-use lockstep_types::step::{PlanPart, SlotExtend, SlotOpen, StepDigests, StepPlan};
+use lockstep_types::step::{PlanPart, SlotExtend, SlotOpen, StateKeep, StepDigests, StepPlan};
 
 /// Digests by which ranks are compared after every step: see [`StepDigests`].
 #[derive(Debug)]
@@ -77,6 +77,8 @@ fn take_open(digest: &mut Digest, open: &SlotOpen) {
         prompt_len,
         cached_len,
         drafted,
+        state,
+        restore,
         generation,
     } = open;
     digest.word(u64::from(*slot));
@@ -84,6 +86,8 @@ fn take_open(digest: &mut Digest, open: &SlotOpen) {
     digest.word(u64::from(*prompt_len));
     digest.word(u64::from(*cached_len));
     digest.word(u64::from(*drafted));
+    digest.word(number(*state));
+    digest.word(number(*restore));
     generation.digest(digest);
 }
 
@@ -93,10 +97,20 @@ fn take_extend(digest: &mut Digest, extend: &SlotExtend) {
         prefill_len,
         sample,
         new_pages,
+        keeps,
     } = extend;
     digest.word(u64::from(*slot) << 32 | u64::from(*prefill_len));
     digest.word(u64::from(*sample));
     digest.list(new_pages);
+    digest.word(keeps.len() as u64);
+    for StateKeep { position, state } in keeps {
+        digest.word(u64::from(*position) << 32 | u64::from(*state));
+    }
+}
+
+/// Returns a number that tells `None` from every `u32`.
+fn number(of: Option<u32>) -> u64 {
+    of.map_or(u64::MAX, u64::from)
 }
 
 #[cfg(test)]

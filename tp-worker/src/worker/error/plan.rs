@@ -212,6 +212,67 @@ pub enum PlanError {
         /// Number of page tables that hold the page.
         owners: u32,
     },
+    /// A slot has no recurrent state although the model's recurrent layers need one, or names one
+    /// although the model has no such layers.
+    #[error("slot {slot} {}", if *.wanted {
+        "has no recurrent state, and the model has recurrent layers"
+    } else {
+        "names a recurrent state, and the model has no recurrent layers"
+    })]
+    StateMissing {
+        /// The slot.
+        slot: u32,
+        /// True if the model has recurrent layers.
+        wanted: bool,
+    },
+    /// A slot restores a recurrent state although its text begins, or none although it goes on.
+    #[error(
+        "slot {slot} is opened with {cached_len} cached tokens; a recurrent state is restored \
+         exactly if there are any"
+    )]
+    StateRestore {
+        /// The slot.
+        slot: u32,
+        /// Number of tokens whose keys and values are in the cache.
+        cached_len: u32,
+    },
+    /// A number of a recurrent state that does not exist.
+    #[error("slot {slot} names recurrent state {state}, there are {states}")]
+    UnknownState {
+        /// The slot.
+        slot: u32,
+        /// The state.
+        state: u32,
+        /// Number of states.
+        states: usize,
+    },
+    /// A slot is given a recurrent state that is the live state of an open slot, restores it, or
+    /// keeps a copy in it.
+    #[error("slot {slot} names recurrent state {state}, which is the live state of slot {owner}")]
+    StateOwned {
+        /// The slot.
+        slot: u32,
+        /// The state.
+        state: u32,
+        /// The slot whose live state it is.
+        owner: u32,
+    },
+    /// Two copies of one step would be written to one recurrent state.
+    #[error(
+        "slot {slot} keeps a copy in recurrent state {state}, which another copy is written to"
+    )]
+    StateKeptTwice {
+        /// The slot.
+        slot: u32,
+        /// The state.
+        state: u32,
+    },
+    /// Copies of a recurrent state that do not stand by ascending positions.
+    #[error("slot {slot} keeps copies of its recurrent state out of order")]
+    KeepOrder {
+        /// The slot.
+        slot: u32,
+    },
     /// No prepared pass fits the batch.
     #[error("no pass is prepared for {0}")]
     NoPass(PassKey),

@@ -18,6 +18,7 @@ fn digests(prompt: &[u32], sample: bool) -> StepDigests {
                 prefill_len: prompt.len() as u32,
                 sample,
                 new_pages: vec![1],
+                ..SlotExtend::default()
             }],
             ..PlanPart::default()
         }],

@@ -171,6 +171,7 @@ fn plans(prompts: &[&[u32]], draft_steps: u32) -> Vec<StepPlan> {
             } else {
                 vec![]
             },
+            ..SlotExtend::default()
         };
         (0..prompts.len()).map(row).collect()
     };

@@ -104,6 +104,7 @@ fn cached_prefixes_and_reopened_requests_are_bit_identical() {
         prefill_len: prompt,
         sample: true,
         new_pages: vec![7, 5, 2, 4],
+        ..SlotExtend::default()
     };
     let first = group
         .step(plan(step + 1, vec![open(3, &request)], whole))
@@ -120,6 +121,7 @@ fn cached_prefixes_and_reopened_requests_are_bit_identical() {
         prefill_len: prompt - 16,
         sample: true,
         new_pages: vec![7, 9, 10],
+        ..SlotExtend::default()
     };
     let second = group.step(plan(step + 2, vec![shared], extend)).unwrap();
     assert_eq!(second.outputs[0][0].logprobs, first.outputs[0][0].logprobs);
@@ -131,6 +133,7 @@ fn cached_prefixes_and_reopened_requests_are_bit_identical() {
         prefill_len: prompt + 3,
         sample: true,
         new_pages: vec![20, 21, 22, 23],
+        ..SlotExtend::default()
     };
     let third = group.step(plan(step + 3, vec![again], extend)).unwrap();
     assert_eq!(third.outputs[0][0].token_ids, expected.tokens[3..4]);

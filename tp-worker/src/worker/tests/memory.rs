@@ -7,13 +7,13 @@ use lockstep_backend_cpu::CpuAllocated;
 use lockstep_collective::local_group;
 use lockstep_devices::DeviceFootprint;
 use lockstep_types::{
-    DeviceKind, Dtype, EngineConfig, Footprint as _, KvCacheDtype, Quantization, RankMemory,
-    Verification,
+    DeviceKind, Dtype, EngineConfig, Footprint as _, GatedDeltaNames, GatedDeltaSpec, KvCacheDtype,
+    LoadFormat, Mixer, Quantization, RankMemory, Verification,
 };
 
 use super::{
     speculation::speculating,
-    support::{config, load, repository},
+    support::{SLOTS, config, load, repository},
 };
 
 const ALGORITHMS: [&str; 4] = ["EAGLE", "EAGLE3", "STANDALONE", "DFLASH"];
@@ -49,7 +49,7 @@ fn check(config: &EngineConfig, what: &str) {
             vectors: found.vectors,
             activations: target.activations + draft.activations,
             kv: target.kv_bytes(pages, page_size) + draft.kv_bytes(pages, page_size),
-            states: 0,
+            states: config.state_limits().bytes(target.state, target.record),
             scratch: found.scratch,
         };
         assert_eq!(charged, found, "{what}, rank {rank}");
@@ -138,6 +138,8 @@ fn architectures_take_what_is_charged() {
             let mut config = config(tp_size, 4, dtype);
             config.parallel.dp_size = dp_size;
             config.model = model.clone();
+            // Records and states of different numbers, so that none stands for the other.
+            config.kv.states = if model.has_states() { SLOTS + 3 } else { 0 };
             config.server.context_length = 32;
             (config.model.quantization, config.kv.dtype) = (quantization, kv_dtype);
             chunked(&mut config, chunk);
@@ -165,6 +167,30 @@ fn checkpoints_of_8_bit_floats_are_for_processors() {
     config.model.quantization = Quantization::Int8;
     let why = DeviceFootprint.serves(&config.shape()).unwrap_err();
     assert!(why.contains("no quantized weights"), "{why}");
+}
+
+/// Records are kept for the nodes of the largest tier, in two halves, beside the states.
+#[test]
+fn states_and_records_take_what_is_charged() {
+    for (tp_size, dp_size, shape) in [(1, 1, [3, 1, 4]), (2, 1, [2, 4, 7]), (2, 2, [3, 2, 5])] {
+        let mut config = config(tp_size, 16, Dtype::Float32);
+        config.model.load_format = LoadFormat::Dummy;
+        let mut config = speculating(config, "STANDALONE", shape);
+        config.parallel.dp_size = dp_size;
+        for layer in &mut config.model.layers[..2] {
+            layer.mixer = Mixer::GatedDelta(GatedDeltaSpec {
+                key_heads: 2,
+                value_heads: 4,
+                key_dim: 16,
+                value_dim: 32,
+                taps: 3,
+                names: GatedDeltaNames::default(),
+            });
+        }
+        config.kv.states = SLOTS + 3;
+        chunked(&mut config, Some(64));
+        check(&config, &format!("{shape:?} on {tp_size}, {dp_size}"));
+    }
 }
 
 #[test]

@@ -62,6 +62,7 @@ fn extends() -> impl Strategy<Value = SlotExtend> {
             prefill_len,
             sample,
             new_pages,
+            ..SlotExtend::default()
         },
     )
 }

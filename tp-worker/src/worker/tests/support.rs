@@ -77,6 +77,7 @@ pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
         kv: KvConfig {
             page_size,
             num_pages: SLOTS * CONTEXT / page_size + 1,
+            states: 0,
             dtype: match dtype {
                 Dtype::Bfloat16 => KvCacheDtype::Bfloat16,
                 Dtype::Float32 => KvCacheDtype::Float32,
@@ -307,6 +308,7 @@ impl<'g> Scheduler<'g> {
             prefill_len: chunk as u32,
             sample: row.prefilled == prompt,
             new_pages,
+            ..SlotExtend::default()
         }
     }
 }
@@ -329,6 +331,7 @@ pub fn row(slot: u32, prefill_len: u32, sample: bool, new_pages: &[u32]) -> Slot
         prefill_len,
         sample,
         new_pages: new_pages.to_vec(),
+        ..SlotExtend::default()
     }
 }
 

@@ -10,13 +10,13 @@ use crate::{Counters, Load, batch::Grant};
 
 /// All inputs that the reserve depends on.
 #[derive(Debug, Clone)]
-struct Case {
-    config: PlannerConfig,
-    requests: Vec<Request>,
+pub struct Case {
+    pub config: PlannerConfig,
+    pub requests: Vec<Request>,
     /// Most draft steps of the plans, in turn.
-    depths: Vec<u32>,
+    pub depths: Vec<u32>,
     /// Depths that the workers agree on, step by step.
-    agreed: Vec<Option<u32>>,
+    pub agreed: Vec<Option<u32>>,
 }
 
 prop_compose! {
@@ -72,11 +72,11 @@ fn next_turn(at: usize, request: &Request) -> Request {
 type Sight = fn(&mut PlannerConfig);
 
 /// The planner sees all.
-const ALL: Sight = |_| ();
+pub const ALL: Sight = |_| ();
 
 /// Runs all requests at once, and then their next turns, with a worker that writes every slot
 /// that it may.
-fn drive(case: &Case, planner_sees: Sight, grant: Grant) -> Result<Load, String> {
+pub fn drive(case: &Case, planner_sees: Sight, grant: Grant) -> Result<Load, String> {
     let of_worker = fitted(&case.config);
     let mut config = of_worker.clone();
     planner_sees(&mut config);
@@ -119,10 +119,17 @@ fn drain(engine: &mut SimEngine, depths: &[u32], exact: bool) -> Result<(), Stri
     Ok(())
 }
 
-/// Runs many cases, always the same ones. Returns the sum of their counters.
 fn run(drive: impl Fn(&Case) -> Result<Load, String>) -> Result<Counters, String> {
+    run_cases(1500, drive)
+}
+
+/// Runs many cases, always the same ones. Returns the sum of their counters.
+pub fn run_cases(
+    cases: u32,
+    drive: impl Fn(&Case) -> Result<Load, String>,
+) -> Result<Counters, String> {
     let config = Config {
-        cases: 1500,
+        cases,
         failure_persistence: None,
         ..Config::default()
     };
@@ -135,6 +142,8 @@ fn run(drive: impl Fn(&Case) -> Result<Load, String>) -> Result<Counters, String
         all.generated_tokens += load.counters.generated_tokens;
         all.decode_rows += load.counters.decode_rows;
         all.cached_tokens += load.counters.cached_tokens;
+        all.cached_full_tokens += load.counters.cached_full_tokens;
+        all.cached_state_tokens += load.counters.cached_state_tokens;
         all.retractions += load.counters.retractions;
         sum.set(all);
         Ok(())

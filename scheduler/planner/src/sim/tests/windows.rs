@@ -10,7 +10,7 @@ pub fn windows() -> impl Strategy<Value = Vec<u32>> {
 
 /// Gives groups with windows the least pages, and the `window_pages` of a generated
 /// configuration on top.
-pub fn fitted(config: &PlannerConfig) -> PlannerConfig {
+pub fn with_window_pages(config: &PlannerConfig) -> PlannerConfig {
     let pages = config.least_window_pages() + config.window_pages;
     PlannerConfig {
         window_pages: pages.min(config.num_pages),

@@ -22,6 +22,8 @@ fn plan() -> StepPlan {
                 prompt_len: 2,
                 cached_len: 1,
                 drafted: true,
+                state: Some(4),
+                restore: Some(5),
                 generation: GenerationParams {
                     sampling: SamplingParams {
                         temperature: 0.5,
@@ -54,6 +56,10 @@ fn plan() -> StepPlan {
                 prefill_len: 2,
                 sample: false,
                 new_pages: vec![8],
+                keeps: vec![StateKeep {
+                    position: 16,
+                    state: 6,
+                }],
             }],
         }],
     }
@@ -79,6 +85,10 @@ fn every_field_of_a_plan_changes_the_digest() {
         ("prompt_len", |plan| part(plan).opens[0].prompt_len += 1),
         ("cached_len", |plan| part(plan).opens[0].cached_len += 1),
         ("drafted", |plan| part(plan).opens[0].drafted = false),
+        ("state", |plan| part(plan).opens[0].state = Some(3)),
+        ("state", |plan| part(plan).opens[0].state = None),
+        ("restore", |plan| part(plan).opens[0].restore = Some(3)),
+        ("restore", |plan| part(plan).opens[0].restore = None),
         ("temperature", |plan| sampling(plan).temperature = 0.6),
         ("top_p", |plan| sampling(plan).top_p = 0.8),
         ("top_k", |plan| sampling(plan).top_k = 0),
@@ -126,6 +136,11 @@ fn every_field_of_a_plan_changes_the_digest() {
         ("prefill_len", |plan| part(plan).extends[0].prefill_len = 0),
         ("sample", |plan| part(plan).extends[0].sample = true),
         ("new_pages", |plan| part(plan).extends[0].new_pages[0] = 9),
+        ("keeps", |plan| part(plan).extends[0].keeps.clear()),
+        ("position", |plan| {
+            part(plan).extends[0].keeps[0].position = 32;
+        }),
+        ("state", |plan| part(plan).extends[0].keeps[0].state = 7),
         ("draft_steps", |plan| plan.draft_steps = 0),
         ("least", |plan| plan.depth_range.least = 0),
         ("most", |plan| plan.depth_range.most = 5),

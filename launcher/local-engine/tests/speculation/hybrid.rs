@@ -1,0 +1,126 @@
+//! A model of recurrent layers and attention. Its texts have the same bits with chunks, pages of
+//! any size, hits at cached states and beside them, drafts and trees of any depth, on ranks and
+//! DP ranks.
+
+use lockstep_local_engine::Completion;
+use lockstep_types::Dtype;
+
+use crate::{
+    load::{idle, run},
+    policies::Policy,
+    requests::Job,
+    setup::{Algorithm, Layers, Setup, Shape},
+    two_caches::{jobs, same, with_drafts},
+    windows::{cold_and_warm, jobs_with_stems},
+};
+
+/// Few slots, so that states change hands.
+fn hybrid((tp, dp): (usize, usize)) -> Setup {
+    Setup {
+        layers: Layers::Hybrid,
+        dp,
+        running: 4,
+        tokens: 4096,
+        ..Setup::plain(Dtype::Float32, tp)
+    }
+}
+
+fn answers(setup: &Setup, jobs: &[Job]) -> Vec<Completion> {
+    run("alone", &mut setup.start(), jobs, |_| {})
+}
+
+/// Prompts part at states, and one token before or behind them. There are too few states for
+/// all of them, or enough.
+#[test]
+fn hits_at_states_and_beside_them_change_no_bit() {
+    for (page, split) in [(1, (1, 1)), (16, (2, 2))] {
+        let jobs = jobs_with_stems(page.max(16));
+        let expected = answers(&hybrid(split), &jobs);
+        for (spare_states, chunk, speculation) in [
+            (2, Some(7), None),
+            (128, None, Some((Algorithm::Standalone, Shape::TREE))),
+            (4, Some(24), Some((Algorithm::Ngram, Shape::chain(4)))),
+        ] {
+            let setup = Setup {
+                page,
+                chunk,
+                spare_states,
+                speculation,
+                radix: true,
+                ..hybrid(split)
+            };
+            cold_and_warm(&setup, &jobs, &expected);
+        }
+    }
+}
+
+#[test]
+fn drafts_change_no_bit() {
+    let (jobs, mut accepted) = (jobs(4, 32), 0);
+    let drafts = [
+        (Algorithm::Ngram, Shape::chain(5), 16),
+        (Algorithm::Ngram, Shape::TREE, 1),
+        (Algorithm::Standalone, Shape::TREE, 16),
+        (Algorithm::Standalone, Shape::chain(3), 1),
+    ];
+    for (split, drafts) in [
+        ((1, 1), &drafts[..]),
+        ((2, 1), &drafts[1..3]),
+        ((2, 2), &drafts[..2]),
+    ] {
+        accepted += with_drafts(&hybrid(split), &jobs, drafts);
+    }
+    assert!(accepted > 0);
+}
+
+/// Records are sized by the largest tier, and a row without drafts follows one with drafts, whose
+/// accepted nodes it replays.
+#[test]
+fn another_depth_in_every_step_changes_no_bit() {
+    let jobs = jobs(4, 48);
+    for split in [(1, 1), (2, 2)] {
+        let expected = answers(&hybrid(split), &jobs);
+        for (algorithm, shape) in [
+            (Algorithm::Ngram, Shape::chain(5)),
+            (Algorithm::Standalone, Shape::TREE),
+        ] {
+            let setup = Setup {
+                policy: Some(Policy::Restless),
+                speculation: Some((algorithm, shape)),
+                radix: true,
+                ..hybrid(split)
+            };
+            let (registry, _) = Policy::Restless.watched();
+            let mut engine = setup.start_with(registry);
+            let found = run("restless", &mut engine, &jobs, |_| {});
+            same(&format!("{setup:?}"), &found, &expected);
+            idle(&mut engine);
+        }
+    }
+}
+
+/// Requests that are often retracted, for want of pages.
+#[test]
+fn scarce_pages_change_no_bit() {
+    let mut jobs = jobs(6, 100);
+    for job in &mut jobs {
+        job.request.generation.sampling.ignore_eos = true;
+    }
+    let expected = answers(&hybrid((1, 1)), &jobs);
+    for speculation in [None, Some((Algorithm::Ngram, Shape::TREE))] {
+        let scarce = Setup {
+            speculation,
+            page: 4,
+            tokens: 360,
+            spare_states: 6,
+            care: 0,
+            radix: true,
+            ..hybrid((1, 1))
+        };
+        let mut engine = scarce.start();
+        let found = run("scarce", &mut engine, &jobs, |_| {});
+        assert!(engine.load().counters.retractions > 0);
+        same(&format!("{scarce:?}"), &found, &expected);
+        idle(&mut engine);
+    }
+}
