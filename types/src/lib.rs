@@ -45,10 +45,11 @@ pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
 pub use kv::{KvGroup, KvPages, KvSpec, WindowNeed};
 pub use model::{
-    Activation, Architecture, AttentionNames, AttentionSpec, ExpertGate, ExpertTensors,
-    ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, LongRope, Mixer, Mlp,
-    ModelConfig, Multipliers, NormKind, Norms, PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling,
-    RopeConfig, RopeScaling, RouterWeights, Routing, SharedExpert,
+    Activation, Architecture, AttentionNames, AttentionSpec, ExpertGate, ExpertGroups,
+    ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, GroupWorth,
+    LatentAttentionNames, LatentAttentionSpec, LayerSpec, LongRope, Mixer, Mlp, ModelConfig,
+    Multipliers, NormKind, Norms, PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling, RopeConfig,
+    RopeScaling, RouterWeights, Routing, SharedExpert,
 };
 pub use names::TensorNames;
 pub use reserve::ReserveConfig;

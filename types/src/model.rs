@@ -1,5 +1,6 @@
 //! A model's description.
 
+mod latent;
 mod mixer;
 mod mlp;
 mod multipliers;
@@ -14,12 +15,14 @@ use crate::{
     WeightFormat,
 };
 
+pub use latent::{LatentAttentionNames, LatentAttentionSpec};
 pub use mixer::{
     AttentionNames, AttentionSpec, LongRope, Mixer, QkNorm, QueryScaling, RopeConfig, RopeScaling,
 };
 pub use mlp::{
-    Activation, ExpertGate, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec,
-    Mlp, PlainMlpNames, PlainMlpSpec, RouterWeights, Routing, SharedExpert,
+    Activation, ExpertGate, ExpertGroups, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames,
+    GatedMlpSpec, GroupWorth, Mlp, PlainMlpNames, PlainMlpSpec, RouterWeights, Routing,
+    SharedExpert,
 };
 pub use multipliers::Multipliers;
 
@@ -195,7 +198,7 @@ impl ModelConfig {
     #[must_use]
     pub fn serving(mut self, served: usize) -> Self {
         for layer in &mut self.layers {
-            if let Some(long) = &mut layer.attention_mut().rope.long {
+            if let Some(long) = &mut layer.mixer.rope_mut().long {
                 long.served = served;
             }
         }
@@ -205,13 +208,29 @@ impl ModelConfig {
     /// Returns the number of tokens of the longest text that is served, where that decides over
     /// the rotation; `None` elsewhere.
     pub fn served(&self) -> Option<usize> {
-        let mut layers = self.attentions();
-        layers.find_map(|layer| Some(layer.rope.long.as_ref()?.served))
+        let mut ropes = self.ropes();
+        ropes.find_map(|rope| Some(rope.long.as_ref()?.served))
     }
 
-    /// Returns the attention of each layer.
+    /// Returns the rotation of each layer.
+    pub fn ropes(&self) -> impl Iterator<Item = &RopeConfig> {
+        self.layers.iter().map(|layer| layer.mixer.rope())
+    }
+
+    /// Returns the attention of each layer that has grouped-query attention.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
-        self.layers.iter().map(LayerSpec::attention)
+        self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::LatentAttention(_) => None,
+        })
+    }
+
+    /// Returns the attention of each layer that has latent attention.
+    pub fn latent_attentions(&self) -> impl Iterator<Item = &LatentAttentionSpec> {
+        self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Attention(_) => None,
+            Mixer::LatentAttention(latent) => Some(latent),
+        })
     }
 
     /// Returns the largest number of ranks that can divide the query heads of every layer.
@@ -222,7 +241,8 @@ impl ModelConfig {
             }
             a
         };
-        self.attentions().map(|layer| layer.heads).fold(0, divisor)
+        let heads = self.layers.iter().map(|layer| layer.mixer.heads());
+        heads.fold(0, divisor)
     }
 
     /// Returns the least number of columns of an MLP that all ranks divide. Experts that are split
@@ -248,16 +268,26 @@ impl ModelConfig {
 }
 
 impl LayerSpec {
-    /// Returns the layer's attention.
+    /// Returns the layer's grouped-query attention.
+    ///
+    /// # Panics
+    /// Panics if the layer has another mixer. Where it may have one, match on [`Self::mixer`].
     pub fn attention(&self) -> &AttentionSpec {
-        let Mixer::Attention(attention) = &self.mixer;
-        attention
+        match &self.mixer {
+            Mixer::Attention(attention) => attention,
+            Mixer::LatentAttention(_) => panic!("the layer has latent attention"),
+        }
     }
 
-    /// Returns the layer's attention, to change.
+    /// Returns the layer's grouped-query attention, to change.
+    ///
+    /// # Panics
+    /// Panics if the layer has another mixer.
     pub fn attention_mut(&mut self) -> &mut AttentionSpec {
-        let Mixer::Attention(attention) = &mut self.mixer;
-        attention
+        match &mut self.mixer {
+            Mixer::Attention(attention) => attention,
+            Mixer::LatentAttention(_) => panic!("the layer has latent attention"),
+        }
     }
 }
 

@@ -69,11 +69,13 @@ pub(crate) fn run(
         matrices,
         biases,
         starts: routing.starts,
+        placed: None,
     };
     let firsts = routing.firsts;
     let inputs = Inputs {
         values: x,
         order: Some(routing.order),
+        apart: None,
     };
     let scratch = Scratch { packed, firsts };
     grouped_matmul(
@@ -90,6 +92,7 @@ pub(crate) fn run(
     let inputs = Inputs {
         values: activated,
         order: None,
+        apart: None,
     };
     let scratch = Scratch { packed, firsts };
     grouped_matmul(

@@ -13,6 +13,7 @@
 /// | `square_sums` | sums | sums |
 /// | `attention`, `attend` | sums (`qkv`) | operands |
 /// | `matmul_attend` | operands (`x`), sums (`qkv`) | operands |
+/// | `attend_latent` | sums (`query`, `cell`, `qkv`), operands (`means`) | operands |
 /// | `gate`, `gated_matmul`, `activate` | operands (`x` of a product), sums | operands |
 /// | `scale_logits` | logits | logits, in place |
 /// | `experts` | operands (`x`, `activated`), sums (`scores`, `gate_up`, `products`) | sums (`out`) |

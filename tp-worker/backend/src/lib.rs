@@ -17,6 +17,7 @@ mod error;
 mod holds;
 pub mod host;
 mod inputs;
+mod latent;
 mod layer;
 mod masks;
 mod memory;
@@ -39,6 +40,7 @@ pub use drafting::{ChainLimits, DeviceDrafter, DeviceTreeDrafter, TreePass};
 pub use error::BackendError;
 pub use holds::Holds;
 pub use inputs::{InputLimits, Rows};
+pub use latent::{AttendLatent, LatentHeads, LatentShape, LatentSpace};
 pub use layer::{
     Attend, BlockEnd, CountedKeys, ExpertSpace, Experts, Linear, LogitScaling, Norm, RmsNorm,
     RowParallel, Scatter, WholeNorms,

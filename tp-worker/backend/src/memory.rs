@@ -1,6 +1,6 @@
 //! Bytes of memory that a device takes, known before the device is opened.
 
-use crate::{AttentionShape, Holds, InputLimits, KvShape, MatrixRole, WeightFormat};
+use crate::{AttentionShape, Holds, InputLimits, KvShape, LatentHeads, MatrixRole, WeightFormat};
 
 /// A weight matrix, by its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,9 @@ pub struct PassShape {
     pub positions: usize,
     /// Heads of this rank, each shape of the layers once.
     pub attention: Vec<AttentionShape>,
+    /// Heads of this rank that attend to latents, each shape of the layers once. Their attention is
+    /// among [`Self::attention`].
+    pub latent: Vec<LatentHeads>,
     /// Products: number of rows of activations, and the matrix.
     pub products: Vec<(usize, MatrixShape)>,
     /// Mixtures of experts: number of rows of activations, and the experts, each size of the

@@ -4,12 +4,61 @@ use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
 
+use super::LatentAttentionSpec;
+
 /// Block of a layer that lets positions see each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mixer {
     /// Attention over the positions before, all of them or those of a window.
     Attention(AttentionSpec),
+    /// Attention to latents, of which each position has one.
+    LatentAttention(LatentAttentionSpec),
+}
+
+impl Mixer {
+    /// Returns the number of query heads, which ranks divide.
+    pub fn heads(&self) -> usize {
+        match self {
+            Self::Attention(attention) => attention.heads,
+            Self::LatentAttention(latent) => latent.heads,
+        }
+    }
+
+    /// Returns the rotation of queries and keys.
+    pub fn rope(&self) -> &RopeConfig {
+        match self {
+            Self::Attention(attention) => &attention.rope,
+            Self::LatentAttention(latent) => &latent.rope,
+        }
+    }
+
+    /// Returns the rotation of queries and keys, to change.
+    pub fn rope_mut(&mut self) -> &mut RopeConfig {
+        match self {
+            Self::Attention(attention) => &mut attention.rope,
+            Self::LatentAttention(latent) => &mut latent.rope,
+        }
+    }
+
+    /// Returns the number of elements of all matrices, in a model of width `hidden`.
+    pub fn elements(&self, hidden: usize) -> usize {
+        match self {
+            Self::Attention(attention) => {
+                let heads = 2 * (attention.heads + attention.kv_heads);
+                hidden * attention.head_dim * heads
+            }
+            Self::LatentAttention(latent) => latent.elements(hidden),
+        }
+    }
+
+    /// Returns the multiplications and additions of a query with one cached position.
+    pub fn operations_per_pair(&self) -> usize {
+        match self {
+            Self::Attention(attention) => 4 * attention.heads * attention.head_dim,
+            Self::LatentAttention(own) => 2 * own.heads * (2 * own.latent + own.rotated),
+        }
+    }
 }
 
 /// Grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions.

@@ -149,6 +149,7 @@ fn vectors_activations_and_caches_take_what_is_charged() {
         (KvCacheDtype::Int8, 12),
     ] {
         let shape = KvShape {
+            latent: None,
             group: 0,
             layers: 3,
             kv_heads: 2,
@@ -175,6 +176,7 @@ fn multiply(backend: &mut CpuBackend, rows: usize, shape: MatrixShape) {
 /// Attends to one request of `tokens` tokens.
 fn attend(backend: &mut CpuBackend, shape: &AttentionShape, tokens: u32) {
     let cache = KvShape {
+        latent: None,
         group: 0,
         layers: 1,
         kv_heads: shape.kv_heads,
@@ -224,6 +226,7 @@ fn operations_need_what_is_charged() {
                 let long = shape(32, 4_096, format);
                 let short = shapes(format).into_iter().map(|shape| (6, shape));
                 let pass = PassShape {
+                    latent: Vec::new(),
                     tokens: 6,
                     positions: 6,
                     attention: vec![attention],
@@ -303,6 +306,7 @@ fn experts_need_what_is_charged() {
                     down: shape(150, 33, format),
                 };
                 let pass = PassShape {
+                    latent: Vec::new(),
                     tokens: rows,
                     positions: rows,
                     attention: Vec::new(),
@@ -336,6 +340,7 @@ fn partial_results_are_charged_up_to_their_limit() {
             isa: None,
         };
         let pass = PassShape {
+            latent: Vec::new(),
             tokens,
             positions,
             attention: vec![attention],

@@ -1,7 +1,7 @@
 //! Caches of a model's layers: one for each group of layers with equal caches.
 
 use lockstep_backend::{Backend, BackendError, KvShape};
-use lockstep_types::{KvCacheDtype, KvGroup, KvPages, ModelConfig};
+use lockstep_types::{KvCacheDtype, KvGroup, KvPages, Mixer, ModelConfig};
 
 use crate::Shard;
 
@@ -45,13 +45,21 @@ pub(crate) fn cache_shapes(
 ) -> Vec<KvShape> {
     let shape = |(number, group): (usize, KvGroup)| {
         // All layers of a group have as many key/value heads on a rank.
-        let first = group.layers.first().map(|layer| &model.layers[*layer]);
-        let kv_heads = first.map_or(0, |layer| shard.heads(layer.attention()).kv.len());
+        let first = group
+            .layers
+            .first()
+            .map(|layer| &model.layers[*layer].mixer);
+        let (kv_heads, latent) = match first {
+            None => (0, None),
+            Some(Mixer::Attention(attention)) => (shard.heads(attention).kv.len(), None),
+            Some(Mixer::LatentAttention(latent)) => (1, Some(latent.latent)),
+        };
         KvShape {
             group: number.min(groups.saturating_sub(1)),
             layers: group.layers.len(),
             kv_heads,
             head_dim: group.spec.head_dim(),
+            latent,
             pages: pages.of(group.spec),
             page_size,
             dtype,

@@ -5,30 +5,51 @@
 //! because only some rows may be wanted of the columns.
 
 mod attention;
+mod latent;
 
-use lockstep_backend::{Axis, Backend, BackendError};
+use lockstep_backend::{AttentionShape, Axis, Backend, BackendError, LatentHeads};
 use lockstep_types::{self as types, LayerSpec, ModelConfig};
 
 use super::{
     LayerContext, LayerPlace, Linear,
     allocate::Allocate,
     cache::ModelCache,
+    distinct::distinct,
     parts::{Convert, Form, Listed, Tensors},
 };
 use crate::{CollectiveStep, Shard, Topology};
 use attention::{Attention, AttentionBuffers, AttentionVariants};
+use latent::{LatentAttention, LatentBuffers, LatentVariants, latent_shapes};
 
-pub(crate) use attention::attention_shapes;
+/// Returns the distinct attention shapes of a model's layers on one rank.
+pub(crate) fn attention_shapes(model: &ModelConfig, shard: &Shard) -> Vec<AttentionShape> {
+    let attentions = model.attentions();
+    let shapes = attentions.map(|attention| Attention::shape(attention, shard));
+    distinct(shapes.chain(latent_shapes(model, shard)))
+}
+
+/// Returns the distinct matrices of heads that attend to latents, in `model`.
+pub(crate) fn latent_heads<'m>(
+    model: &ModelConfig,
+    mixers: impl Iterator<Item = &'m Mixer<Listed>>,
+) -> Vec<LatentHeads> {
+    distinct(mixers.filter_map(|mixer| match mixer {
+        Mixer::Attention(_) => None,
+        Mixer::LatentAttention(latent) => latent.heads(model),
+    }))
+}
 
 /// One rank's part of a layer's mixer.
 pub(crate) enum Mixer<F: Form> {
     Attention(Attention<F>),
+    LatentAttention(LatentAttention<F>),
 }
 
 /// Distinct sizes of a model's mixers on one rank, kind by kind. Layers of one size share
 /// buffers. The lists are made once for a model, not once for each layer.
 pub(crate) struct MixerVariants {
     attention: AttentionVariants,
+    latent: LatentVariants,
 }
 
 impl MixerVariants {
@@ -36,6 +57,7 @@ impl MixerVariants {
     pub fn of(model: &ModelConfig, shard: &Shard) -> Self {
         Self {
             attention: AttentionVariants::of(model, shard),
+            latent: LatentVariants::of(model, shard),
         }
     }
 }
@@ -44,6 +66,8 @@ impl MixerVariants {
 pub(crate) struct MixerBuffers<T> {
     /// Buffers for each of [`AttentionVariants::widths`].
     pub attention: Vec<AttentionBuffers<T>>,
+    /// Buffers for each of [`LatentVariants::widths`].
+    pub latent: Vec<LatentBuffers<T>>,
 }
 
 impl<T> MixerBuffers<T> {
@@ -58,8 +82,12 @@ impl<T> MixerBuffers<T> {
     ) -> Result<Self, BackendError> {
         let attention = variants.attention.widths.iter();
         let attention = attention.map(|widths| AttentionBuffers::new(device, *widths, tokens));
+        let attention = attention.collect::<Result<_, _>>()?;
+        let latent = variants.latent.widths.iter();
+        let latent = latent.map(|widths| LatentBuffers::new(device, *widths, tokens));
         Ok(Self {
-            attention: attention.collect::<Result<_, _>>()?,
+            attention,
+            latent: latent.collect::<Result<_, _>>()?,
         })
     }
 
@@ -67,6 +95,9 @@ impl<T> MixerBuffers<T> {
     pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         for attention in &mut self.attention {
             attention.set_rows(backend, rows);
+        }
+        for latent in &mut self.latent {
+            latent.set_rows(backend, rows);
         }
     }
 }
@@ -78,6 +109,9 @@ impl Mixer<Listed> {
         match &place.spec().mixer {
             types::Mixer::Attention(spec) => {
                 Self::Attention(Attention::listed(place, spec, &variants.attention))
+            }
+            types::Mixer::LatentAttention(spec) => {
+                Self::LatentAttention(LatentAttention::listed(place, spec, &variants.latent))
             }
         }
     }
@@ -92,6 +126,9 @@ impl Mixer<Listed> {
     ) -> Vec<CollectiveStep> {
         match &layer.mixer {
             types::Mixer::Attention(spec) => Attention::collectives(spec, hidden, topology, axis),
+            types::Mixer::LatentAttention(_) => {
+                LatentAttention::collectives(hidden, topology, axis)
+            }
         }
     }
 
@@ -99,6 +136,10 @@ impl Mixer<Listed> {
     pub fn columns(layer: &LayerSpec, shard: &Shard) -> usize {
         match &layer.mixer {
             types::Mixer::Attention(spec) => Attention::shape(spec, shard).out_width(),
+            types::Mixer::LatentAttention(spec) => {
+                let shape = LatentAttention::shape(spec, shard);
+                shape.heads * shape.value
+            }
         }
     }
 }
@@ -108,6 +149,7 @@ impl<F: Form> Mixer<F> {
     pub fn output(&self) -> &Linear<F> {
         match self {
             Self::Attention(attention) => &attention.output,
+            Self::LatentAttention(latent) => &latent.output,
         }
     }
 
@@ -115,6 +157,7 @@ impl<F: Form> Mixer<F> {
     pub fn mixed<'b, T>(&self, buffers: &'b MixerBuffers<T>) -> &'b T {
         match self {
             Self::Attention(attention) => &buffers.attention[attention.buffers].attended,
+            Self::LatentAttention(latent) => &buffers.latent[latent.buffers].attended,
         }
     }
 }
@@ -125,6 +168,7 @@ impl<F: Form> Tensors<F> for Mixer<F> {
     fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<Mixer<C::To>, C::Error> {
         Ok(match self {
             Self::Attention(attention) => Mixer::Attention(attention.convert(to)?),
+            Self::LatentAttention(latent) => Mixer::LatentAttention(latent.convert(to)?),
         })
     }
 }
@@ -148,6 +192,10 @@ impl<B: Backend> Mixer<B> {
             Self::Attention(attention) => {
                 let buffers = &mut buffers.attention[attention.buffers];
                 attention.run(backend, context, input, buffers, cache, inputs)
+            }
+            Self::LatentAttention(latent) => {
+                let buffers = &mut buffers.latent[latent.buffers];
+                latent.run(backend, context, input, buffers, cache, inputs)
             }
         }
     }

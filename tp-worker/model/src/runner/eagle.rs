@@ -87,12 +87,16 @@ impl<B: Backend> EagleHead<B> {
         page_size: usize,
         dtype: KvCacheDtype,
     ) -> Result<ModelCache<B>, BackendError> {
-        let Mixer::Attention(attention) = &self.weights.layer.mixer;
+        let Mixer::Attention(attention) = &self.weights.layer.mixer else {
+            let message = "layers of draft heads have grouped-query attention alone";
+            return Err(BackendError::Unsupported(message.to_owned()));
+        };
         let shape = KvShape {
             group: 0,
             layers: 1,
             kv_heads: attention.shape.kv_heads,
             head_dim: attention.shape.head_dim,
+            latent: None,
             pages,
             page_size,
             dtype,

@@ -13,7 +13,7 @@ use crate::{
     blocks::{
         attention_shapes,
         cache::cache_shapes,
-        expert_shapes,
+        expert_shapes, latent_heads,
         parts::{Listed, Tensors},
         rope_tables,
     },
@@ -150,6 +150,7 @@ impl Part {
             },
             pass: PassShape {
                 gathered: gathered * limits.logit_block_rows,
+                latent: latent_heads(model, listed.layers.iter().map(|layer| &layer.mixer)),
                 ..pass(
                     limits,
                     dp_size,
@@ -209,6 +210,7 @@ fn pass(
         tokens: limits.max_tokens,
         positions: limits.positions.next_multiple_of(limits.page_size.max(1)),
         attention,
+        latent: Vec::new(),
         products: all.chain([(limits.logit_block_rows, head)]).collect(),
         experts: experts.into_iter().map(|experts| (rows, experts)).collect(),
         gathered: 0,
