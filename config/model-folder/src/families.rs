@@ -2,18 +2,22 @@
 //! names of their tensors. A family is data alone: no device and no checkpoint is there yet.
 
 mod activation;
+mod deepseek;
 mod dense;
 mod experts;
 mod gemma;
 mod glm4_moe;
+mod glm4_moe_lite;
 mod gpt_oss;
 mod granite;
 mod granite_moe;
+mod latent;
 mod layer_types;
 mod llama;
 mod minimax_m2;
 mod ministral3;
 mod mistral;
+mod mistral4;
 mod mixtral;
 mod olmo;
 mod phi3;
@@ -82,9 +86,12 @@ impl Traits {
 /// All families that are served, decoder-only transformers. The compiler finds a family that
 /// is not in the list unused.
 const SERVED: &[&Family] = &[
+    &deepseek::V2,
+    &deepseek::V3,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
     &glm4_moe::FAMILY,
+    &glm4_moe_lite::FAMILY,
     &gpt_oss::FAMILY,
     &granite::FAMILY,
     &granite_moe::FAMILY,
@@ -92,6 +99,7 @@ const SERVED: &[&Family] = &[
     &minimax_m2::FAMILY,
     &ministral3::FAMILY,
     &mistral::FAMILY,
+    &mistral4::FAMILY,
     &mixtral::FAMILY,
     &olmo::OLMO2,
     &olmo::OLMO3,
