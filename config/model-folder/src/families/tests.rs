@@ -17,7 +17,7 @@ fn all_families_are_named_for_people() {
     for family in SERVED {
         assert!(all.contains(family.class_name), "{all}");
     }
-    assert!(all.starts_with("Gemma2ForCausalLM, "), "{all}");
+    assert!(all.starts_with("DeepseekV2ForCausalLM, "), "{all}");
     assert!(
         all.contains(" and Starcoder2ForCausalLM, and text"),
         "{all}"

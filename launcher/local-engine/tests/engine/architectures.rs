@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 44] = [
+const MODELS: [&str; 49] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -60,6 +60,11 @@ const MODELS: [&str; 44] = [
     "gemma3_wrapped",
     "starcoder2",
     "ministral3",
+    "deepseek_v2",
+    "deepseek_v2_lite",
+    "deepseek_v3",
+    "glm4_moe_lite",
+    "mistral4",
 ];
 
 /// Largest error in float32: sums in another order than torch's stay well below it.
@@ -79,8 +84,8 @@ fn bfloat16() {
     }
 }
 
-/// Mixtures of experts run on GPUs. Weights in 8-bit floats don't, nor do experts of 28 columns that
-/// four ranks divide, and the start says so before anything is loaded.
+/// Mixtures of experts run on GPUs. Weights in 8-bit floats don't, nor do latent attention and experts
+/// of 28 columns that four ranks divide, and the start says so before anything is loaded.
 #[test]
 fn experts_are_served_on_gpus() {
     for (name, ranks, why) in [
@@ -89,6 +94,7 @@ fn experts_are_served_on_gpus() {
         ("qwen3_moe", 2, None),
         ("qwen3_moe", 4, Some("experts of 7 columns on a rank")),
         ("qwen3_fp8", 1, Some("FP8")),
+        ("deepseek_v3", 1, Some("latent attention")),
         ("gpt_oss", 2, None),
         ("gpt_oss_mxfp4", 2, None),
     ] {

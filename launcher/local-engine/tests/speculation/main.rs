@@ -12,7 +12,7 @@
 //! - [`dflash`] has the settings of [`matrix`] and [`adaptive`] for DFLASH, which drafts no trees.
 //! - [`two_caches`] has a model with two groups of layers.
 //! - [`windows`] has a model with sliding windows in some layers, [`experts`] one with mixtures of
-//!   experts, and [`gpt_oss`] one with both, and with sinks.
+//!   experts, and [`gpt_oss`] one with both, and with sinks. [`latent`] has one with latent attention.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`constraints`] checks constrained outputs; the random requests of all others have some, too.
 //! - [`budgets`] limits the reasoning before outputs.
@@ -34,6 +34,7 @@ mod experts;
 mod forced;
 mod goldens;
 mod gpt_oss;
+mod latent;
 mod lengths;
 mod load;
 mod matrix;

@@ -24,7 +24,7 @@ pub(crate) const MAX_CODES: usize = 512;
 /// The reason why latents are no codes: the shared key behind a latent is not normed, and with one
 /// scale for both it would leave few codes for the latent.
 pub(crate) const NO_CODES: &str = "latents of tokens are cached as floats alone, as one scale of \
-     8-bit codes does not suit a latent and the key behind it: give --kv-cache-dtype bfloat16";
+     8-bit codes does not suit a latent and the key behind it";
 /// Tokens of a page from which on a head's rows count as lying together.
 const TOGETHER: usize = 16;
 /// Number of elements below which the caller writes keys and values alone.
@@ -53,24 +53,10 @@ pub(super) enum Data {
 impl CpuKvCache {
     pub(crate) fn new(shape: &KvShape) -> Result<Self, BackendError> {
         const WHAT: &str = "the KV cache";
-        let step = match shape.dtype {
-            KvCacheDtype::Int8 => 4,
-            KvCacheDtype::Bfloat16 | KvCacheDtype::Float32 => 2,
-        };
-        if shape.latent.is_some() && shape.dtype == KvCacheDtype::Int8 {
-            return Err(BackendError::Unsupported(NO_CODES.to_owned()));
-        }
-        let widest = match shape.dtype {
-            KvCacheDtype::Int8 => MAX_CODES,
-            KvCacheDtype::Bfloat16 | KvCacheDtype::Float32 => MAX_HEAD_DIM,
-        };
-        let fits = shape.head_dim.is_multiple_of(step) && shape.head_dim <= widest;
-        if !fits || shape.page_size == 0 {
-            return Err(BackendError::Unsupported(format!(
-                "the CPU backend needs a head size of at most {widest} that is a multiple of \
-                 {step} and pages of at least one token, not head_dim {} and page_size {}",
-                shape.head_dim, shape.page_size
-            )));
+        Self::serves(shape.latent, shape.head_dim, shape.dtype)?;
+        if shape.page_size == 0 {
+            let message = "the CPU backend needs pages of at least one token, not page_size 0";
+            return Err(BackendError::Unsupported(message.to_owned()));
         }
         let factors = [shape.layers, shape.pages, shape.kv_heads, shape.page_size];
         let product = |start: usize| {
@@ -99,6 +85,32 @@ impl CpuKvCache {
             cache.spoil_page_0();
         }
         Ok(cache)
+    }
+
+    /// Checks that caches hold keys of `head_dim` columns, of which the `latent` ones are values too,
+    /// in the type `dtype`.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] with the remedy.
+    pub fn serves(
+        latent: Option<usize>,
+        head_dim: usize,
+        dtype: KvCacheDtype,
+    ) -> Result<(), BackendError> {
+        let (step, widest) = match dtype {
+            KvCacheDtype::Int8 if latent.is_some() => {
+                return Err(BackendError::Unsupported(NO_CODES.to_owned()));
+            }
+            KvCacheDtype::Int8 => (4, MAX_CODES),
+            KvCacheDtype::Bfloat16 | KvCacheDtype::Float32 => (2, MAX_HEAD_DIM),
+        };
+        if head_dim.is_multiple_of(step) && head_dim <= widest {
+            return Ok(());
+        }
+        Err(BackendError::Unsupported(format!(
+            "the CPU backend needs a head size of at most {widest} that is a multiple of {step}, not \
+             head_dim {head_dim}"
+        )))
     }
 
     /// Fills page 0 with values that are no numbers. It stands in page tables where a request
