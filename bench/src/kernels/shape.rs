@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use lockstep_backend::AttentionShape;
-use lockstep_types::ModelConfig;
+use lockstep_types::{Mixer, ModelConfig};
 
 /// Models that are often served on CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -80,11 +80,20 @@ impl Shape {
     }
 
     /// Those of the model's first layer.
-    pub fn of(model: &ModelConfig) -> Self {
+    ///
+    /// # Errors
+    /// Fails for a layer without keys and values of heads.
+    pub fn of(model: &ModelConfig) -> anyhow::Result<Self> {
         let layer = &model.layers[0];
-        let attention = layer.attention();
+        let Mixer::Attention(attention) = &layer.mixer else {
+            anyhow::bail!(
+                "{} has latent attention, whose kernels are not measured by themselves: name a \
+                 model of plain attention, or measure passes with `lockstep bench offline`",
+                model.path.display()
+            );
+        };
         let name = model.path.file_name().unwrap_or(model.path.as_os_str());
-        Self {
+        Ok(Self {
             name: name.to_string_lossy().into_owned(),
             hidden: model.hidden_size,
             intermediate: layer.mlp.width(),
@@ -92,7 +101,7 @@ impl Shape {
             kv_heads: attention.kv_heads,
             head_dim: attention.head_dim,
             vocab: model.vocab_size,
-        }
+        })
     }
 
     /// The four matrices of a layer, in the order of their use.
@@ -136,7 +145,7 @@ pub fn chosen(
     custom: &Custom,
 ) -> anyhow::Result<Vec<Shape>> {
     if let Some(folder) = folder {
-        return Ok(vec![Shape::of(&lockstep_model_folder::load(folder)?)]);
+        return Ok(vec![Shape::of(&lockstep_model_folder::load(folder)?)?]);
     }
     let Custom {
         hidden,

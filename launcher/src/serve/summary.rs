@@ -313,6 +313,15 @@ pub(crate) fn kv_cache(engine: &EngineConfig) -> String {
         let kept = engine.kv_pages().window.saturating_sub(1) * page;
         let _ = write!(text, ", {} of layers with windows", grouped(kept));
     }
+    let (ranks, all) = (engine.parallel.attn_tp_size(), engine.parallel.tp_size);
+    if ranks > 1 && engine.model.latent_attentions().next().is_some() {
+        let most = grouped(engine.kv_tokens() * all);
+        let _ = write!(
+            text,
+            ", the same latents on {ranks} ranks (--enable-dp-attention --dp-size {all} gives each \
+             its own: up to {most} tokens in all)"
+        );
+    }
     text
 }
 

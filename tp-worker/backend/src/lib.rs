@@ -55,7 +55,7 @@ pub use shape::{AttentionShape, KvShape, RopeTable};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{
     CheckpointDtype, E2m1, E4m3, E8m0, HostBlock, HostFloats, HostForm, HostFp8, HostMatrix,
-    HostMxfp4, HostTurned, Mxfp4Group, Outputs, RandomBlock, RandomMatrix, RandomNumbers,
-    ScaleGrid, ScalePart,
+    HostMxfp4, HostTurned, HostTurnedFp8, Mxfp4Group, Outputs, RandomBlock, RandomMatrix,
+    RandomNumbers, ScaleGrid, ScalePart,
 };
 pub use world::{WorldRows, WorldSize};

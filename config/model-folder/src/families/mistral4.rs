@@ -1,7 +1,9 @@
 //! Mistral 4: DeepSeek's latent attention with queries that grow with their position, and experts
 //! that are weighed by a softmax.
 
-use lockstep_types::{GroupWorth, LayerSpec, ModelConfigError, Routing, TensorNames};
+use lockstep_types::{
+    ExpertTensors, GroupWorth, LayerSpec, ModelConfigError, Routing, TensorNames,
+};
 use serde_json::{Value, json};
 
 use super::{Family, Traits, deepseek, latent, ministral3};
@@ -51,7 +53,11 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
         factor: deepseek::factor(config)?,
         ..Routing::softmax(config.flag("norm_topk_prob", true)?)
     };
-    let experts = latent::mixture(config, routing, Some(GroupWorth::TwoLargest))?;
+    let mut experts = latent::mixture(config, routing, Some(GroupWorth::TwoLargest))?;
+    experts.names.experts = ExpertTensors::Stacked {
+        gate_up: "mlp.experts.gate_up_proj".to_owned(),
+        down: "mlp.experts.down_proj".to_owned(),
+    };
     let dense = latent::first_dense(config)?;
     latent::layers(config, &attention, &experts, |number| number < dense)
 }

@@ -1,6 +1,7 @@
 mod factors;
 mod gpt_oss;
 mod keys;
+mod latent;
 mod layers;
 mod long;
 
