@@ -103,7 +103,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 49] = [
+const CASES: [&str; 50] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -151,6 +151,7 @@ const CASES: [&str; 49] = [
     "deepseek_v2",
     "deepseek_v2_lite",
     "deepseek_v3",
+    "deepseek_v3_fp8",
     "glm4_moe_lite",
     "mistral4",
 ];

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 49] = [
+const MODELS: [&str; 50] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -63,6 +63,7 @@ const MODELS: [&str; 49] = [
     "deepseek_v2",
     "deepseek_v2_lite",
     "deepseek_v3",
+    "deepseek_v3_fp8",
     "glm4_moe_lite",
     "mistral4",
 ];

@@ -40,6 +40,9 @@ fn v3(own: &Value) -> Value {
         "num_hidden_layers": 4,
         "num_key_value_heads": 16,
         "num_nextn_predict_layers": 1,
+    });
+    // A longer list is beyond the macro.
+    let rest = json!({
         "pretraining_tp": 1,
         "q_lora_rank": 1536,
         "qk_nope_head_dim": 128,
@@ -62,7 +65,7 @@ fn v3(own: &Value) -> Value {
         "v_head_dim": 128,
         "vocab_size": 100,
     });
-    with(config, own)
+    with(with(config, &rest), own)
 }
 
 /// A small model of another class.
