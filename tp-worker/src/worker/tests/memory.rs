@@ -138,6 +138,14 @@ fn architectures_take_what_is_charged() {
             config.parallel.dp_size = dp_size;
             config.model = model.clone();
             config.server.context_length = 32;
+            let codes = kv_dtype == KvCacheDtype::Int8;
+            // Latents are cached as floats.
+            let floats = codes && model.latent_attentions().next().is_some();
+            let kv_dtype = if floats {
+                KvCacheDtype::Bfloat16
+            } else {
+                kv_dtype
+            };
             (config.model.quantization, config.kv.dtype) = (quantization, kv_dtype);
             chunked(&mut config, chunk);
             check(
