@@ -4,6 +4,7 @@ mod latent;
 mod mixer;
 mod mlp;
 mod multipliers;
+mod rope;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,15 +17,14 @@ use crate::{
 };
 
 pub use latent::{LatentAttentionNames, LatentAttentionSpec};
-pub use mixer::{
-    AttentionNames, AttentionSpec, LongRope, Mixer, QkNorm, QueryScaling, RopeConfig, RopeScaling,
-};
+pub use mixer::{AttentionNames, AttentionSpec, Mixer, QkNorm};
 pub use mlp::{
     Activation, ExpertGate, ExpertGroups, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames,
     GatedMlpSpec, GroupWorth, Mlp, PlainMlpNames, PlainMlpSpec, RouterWeights, Routing,
     SharedExpert,
 };
 pub use multipliers::Multipliers;
+pub use rope::{LongRope, QueryScaling, RopeConfig, RopeScaling};
 
 /// Names of a model family in `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -67,16 +67,13 @@ pub(crate) type Norm<'a> = (&'a [f32], f32);
 /// Completes each token's row of `qkv`, which has the products of heads in it: rotates the other
 /// columns of `query` behind them, scales queries where the table has factors, and puts the normed
 /// and rotated `cell` at the end.
-#[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
 pub(crate) fn assemble(
     pool: &mut Pool,
     isa: Isa,
     shape: &LatentShape,
-    query: &[f32],
-    cell: &[f32],
+    (query, cell): (&[f32], &[f32]),
     norm: Norm<'_>,
-    rope: &CpuRope,
-    positions: &[u32],
+    (rope, positions): (&CpuRope, &[u32]),
     qkv: &mut [f32],
 ) {
     let &LatentShape {

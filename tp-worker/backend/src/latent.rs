@@ -2,7 +2,7 @@
 
 use lockstep_types::LatentAttentionSpec;
 
-use crate::{AttentionShape, MatrixShape};
+use crate::AttentionShape;
 
 /// Heads of one rank of a latent attention, as [`LatentAttentionSpec`] explains them.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,17 +53,6 @@ impl LatentShape {
             ..AttentionShape::dense(self.heads, 1, self.cell(), self.scale)
         }
     }
-}
-
-/// Matrices of the heads of a latent attention, by their sizes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LatentHeads {
-    /// The heads.
-    pub shape: LatentShape,
-    /// Key matrix of one head.
-    pub keys: MatrixShape,
-    /// Value matrix of one head.
-    pub values: MatrixShape,
 }
 
 /// Parameters of a latent attention between its projections. `M`, `V` and `R` are a device's

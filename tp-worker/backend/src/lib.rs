@@ -40,7 +40,7 @@ pub use drafting::{ChainLimits, DeviceDrafter, DeviceTreeDrafter, TreePass};
 pub use error::BackendError;
 pub use holds::Holds;
 pub use inputs::{InputLimits, Rows};
-pub use latent::{AttendLatent, LatentHeads, LatentShape, LatentSpace};
+pub use latent::{AttendLatent, LatentShape, LatentSpace};
 pub use layer::{
     Attend, BlockEnd, CountedKeys, ExpertSpace, Experts, Linear, LogitScaling, Norm, RmsNorm,
     RowParallel, Scatter, WholeNorms,
@@ -48,7 +48,7 @@ pub use layer::{
 pub use lockstep_collective::Owners;
 pub use lockstep_types::{MatrixRole, WeightFormat};
 pub use masks::Masks;
-pub use memory::{DeviceMemory, ExpertsShape, MatrixShape, PassShape, RankLayout};
+pub use memory::{DeviceMemory, ExpertsShape, LatentHeads, MatrixShape, PassShape, RankLayout};
 pub use notes::{ExchangeNotes, NoteShape, Notes};
 pub use pass::PassKey;
 pub use shape::{AttentionShape, KvShape, RopeTable};

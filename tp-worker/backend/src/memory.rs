@@ -1,6 +1,6 @@
 //! Bytes of memory that a device takes, known before the device is opened.
 
-use crate::{AttentionShape, Holds, InputLimits, KvShape, LatentHeads, MatrixRole, WeightFormat};
+use crate::{AttentionShape, Holds, InputLimits, KvShape, LatentShape, MatrixRole, WeightFormat};
 
 /// A weight matrix, by its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,17 @@ pub struct ExpertsShape {
     pub gate_up: MatrixShape,
     /// Projection behind the activation of one expert.
     pub down: MatrixShape,
+}
+
+/// Matrices of the heads of a latent attention, by their sizes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LatentHeads {
+    /// The heads.
+    pub shape: LatentShape,
+    /// Key matrix of one head.
+    pub keys: MatrixShape,
+    /// Value matrix of one head.
+    pub values: MatrixShape,
 }
 
 /// The largest pass of a model.

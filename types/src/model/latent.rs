@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::RopeConfig;
+use super::rope::RopeConfig;
 
 /// Multi-head latent attention (MLA; DeepSeek-V2, arXiv:2405.04434). Keys and values of all heads
 /// are made of one latent for each position, `c`, and of one key `k_r` that is rotated and that

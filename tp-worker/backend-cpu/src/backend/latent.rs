@@ -11,6 +11,8 @@ use crate::latent::{HeadProduct, assemble};
 use crate::rope::CpuRope;
 use crate::tensor::{CpuTensor, CpuVector};
 
+type Op<'a> = AttendLatent<'a, CpuMatrix, CpuVector, CpuRope>;
+
 impl CpuBackend {
     /// See [`lockstep_backend::Ops::attend_latent`].
     #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
@@ -20,71 +22,41 @@ impl CpuBackend {
         layer: usize,
         query: &CpuTensor,
         cell: &CpuTensor,
-        op: &AttendLatent<'_, CpuMatrix, CpuVector, CpuRope>,
+        op: &Op<'_>,
         space: LatentSpace<'_, CpuTensor>,
         inputs: &CpuInputs,
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
         let (shape, tokens) = (op.shape, inputs.tokens.len());
-        let absorbed = shape.absorbed();
+        let (absorbed, value) = (shape.absorbed(), shape.value);
         let LatentSpace { qkv, means } = space;
-        let &LatentShape {
-            heads,
-            nope,
-            rotated,
-            latent,
-            value,
-            ..
-        } = shape;
         query.expect(tokens, shape.query_width(), "the queries");
         cell.expect(tokens, shape.cell(), "the cells");
         qkv.expect(tokens, absorbed.qkv_width(), "qkv");
         means.expect(tokens, absorbed.out_width(), "the means of latents");
-        out.expect(tokens, heads * value, "the attention output");
+        out.expect(tokens, shape.heads * value, "the attention output");
         cache.expect(&absorbed);
         inputs.expect(&cache.shape);
-        let are = |matrices: &[CpuMatrix], rows, cols| {
-            let fits = |matrix: &CpuMatrix| (matrix.rows, matrix.cols) == (rows, cols);
-            matrices.len() == heads && matrices.iter().all(fits)
-        };
-        assert!(
-            are(op.keys, latent, nope)
-                && are(op.values, value, latent)
-                && op.norm.0.len() == latent
-                && op.rope.pairs() == rotated / 2,
-            "each head has both matrices, and each column a weight and an angle"
-        );
+        expect_weights(op);
+        let [apart, qkv_apart, means_apart, out_apart] = [
+            [shape.query_width(), shape.nope],
+            [absorbed.qkv_width(), shape.cell()],
+            [absorbed.out_width(), shape.latent],
+            [shape.heads * value, value],
+        ]
+        .map(|[row, group]| Apart { row, group });
         let (pool, isa) = (&mut self.pool, self.isa);
         let product = HeadProduct {
             matrices: op.keys,
-            inputs: (
-                query.values(),
-                Apart {
-                    row: shape.query_width(),
-                    group: nope,
-                },
-            ),
-            out: (
-                qkv.values_mut(),
-                Apart {
-                    row: absorbed.qkv_width(),
-                    group: shape.cell(),
-                },
-            ),
+            inputs: (query.values(), apart),
+            out: (qkv.values_mut(), qkv_apart),
             tokens,
         };
         product.run(pool, isa, &mut self.routing, &mut self.packed)?;
-        assemble(
-            pool,
-            isa,
-            shape,
-            query.values(),
-            cell.values(),
-            (&op.norm.0, op.eps),
-            op.rope,
-            &inputs.positions,
-            qkv.values_mut(),
-        );
+        let token = (query.values(), cell.values());
+        let norm = (op.norm.0.as_slice(), op.eps);
+        let turns = (op.rope, inputs.positions.as_slice());
+        assemble(pool, isa, shape, token, norm, turns, qkv.values_mut());
         self.attention.run(
             pool,
             isa,
@@ -99,22 +71,34 @@ impl CpuBackend {
         )?;
         let product = HeadProduct {
             matrices: op.values,
-            inputs: (
-                means.values(),
-                Apart {
-                    row: absorbed.out_width(),
-                    group: latent,
-                },
-            ),
-            out: (
-                out.values_mut(),
-                Apart {
-                    row: heads * value,
-                    group: value,
-                },
-            ),
+            inputs: (means.values(), means_apart),
+            out: (out.values_mut(), out_apart),
             tokens,
         };
         product.run(pool, isa, &mut self.routing, &mut self.packed)
     }
+}
+
+/// Panics unless each head has both matrices, and each column its weight or its angle.
+fn expect_weights(op: &Op<'_>) {
+    let &LatentShape {
+        heads,
+        nope,
+        rotated,
+        latent,
+        value,
+        ..
+    } = op.shape;
+    let are = |matrices: &[CpuMatrix], rows, cols| {
+        let fits = |matrix: &CpuMatrix| (matrix.rows, matrix.cols) == (rows, cols);
+        matrices.len() == heads && matrices.iter().all(fits)
+    };
+    assert!(
+        are(op.keys, latent, nope) && are(op.values, value, latent),
+        "each head has both matrices"
+    );
+    assert!(
+        op.norm.0.len() == latent && op.rope.pairs() == rotated / 2,
+        "each column has a weight or an angle"
+    );
 }

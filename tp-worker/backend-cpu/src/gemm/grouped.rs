@@ -49,6 +49,17 @@ pub(crate) struct Inputs<'a> {
     pub apart: Option<Apart>,
 }
 
+impl<'a> Inputs<'a> {
+    /// Rows that lie one behind the other, read in an `order` if there is one.
+    pub(crate) fn ordered(values: &'a [f32], order: Option<&'a [u32]>) -> Self {
+        Self {
+            values,
+            order,
+            apart: None,
+        }
+    }
+}
+
 /// Working memory of [`grouped_matmul`].
 pub(crate) struct Scratch<'a> {
     /// Packed inputs; grows to [`grouped_words`].
