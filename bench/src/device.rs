@@ -235,7 +235,7 @@ impl OnDevice for Measure<'_> {
 
     fn run<B: Device>(self, _drafters: &DrafterRegistry<B>) -> Self::Output {
         let Self { args, config, kept } = self;
-        let shape = Shape::of(&config.model);
+        let shape = Shape::of(&config.model)?;
         let mut sink = Sink::open(args.lines.as_deref())?;
         progress("measuring the ceilings");
         let working_set = args.working_set << 20;

@@ -352,8 +352,7 @@ fn context_length(
 
 /// A note about the rotation of a model that has one for short texts and one for long ones.
 fn long_rope(model: &ModelConfig, served: usize) -> Option<String> {
-    let mut layers = model.attentions();
-    let long = layers.find_map(|layer| layer.rope.long.clone())?;
+    let long = model.ropes().find_map(|rope| rope.long.clone())?;
     let original = long.original_max_position;
     let long = LongRope { served, ..long };
     Some(match long.is_long() {
@@ -378,8 +377,7 @@ fn yarn_reach(model: &ModelConfig) -> Option<usize> {
         } => Some((factor * original_max_position as f64) as usize),
         _ => None,
     };
-    let mut layers = model.attentions();
-    layers.find_map(|layer| reach(layer.rope.scaling))
+    model.ropes().find_map(|rope| reach(rope.scaling))
 }
 
 fn timeouts(args: &ServeArgs) -> TimeoutConfig {

@@ -429,6 +429,7 @@ fn accept(gpu: &mut CudaBackend, inputs: &mut Inputs, chosen: &[u32]) -> Told {
     gpu.upload(&mut logits, &values);
     let limits = *inputs.limits();
     let shape = KvShape {
+        latent: None,
         group: 0,
         layers: 1,
         kv_heads: 1,

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{LayerSpec, ModelConfig};
+use crate::{LayerSpec, Mixer, ModelConfig};
 
 mod pages;
 mod states;
@@ -34,20 +34,29 @@ pub enum KvSpec {
         /// Positions that a query sees, its own included.
         window: NonZeroUsize,
     },
+    /// Latents of all positions, each with a key that all heads share. Every rank has whole ones,
+    /// however many ranks divide the heads.
+    Latent {
+        /// Columns of the latent.
+        latent: usize,
+        /// Columns of the shared key.
+        rotated: usize,
+    },
 }
 
 impl KvSpec {
-    /// Returns the width of one head.
+    /// Returns the columns of a key: the width of one head, or of a latent with the shared key.
     pub fn head_dim(&self) -> usize {
         match self {
             Self::Full { head_dim, .. } | Self::Window { head_dim, .. } => *head_dim,
+            Self::Latent { latent, rotated } => latent + rotated,
         }
     }
 
     /// Returns the positions that a query sees, its own included; `None` = all.
     pub fn window(&self) -> Option<usize> {
         match self {
-            Self::Full { .. } => None,
+            Self::Full { .. } | Self::Latent { .. } => None,
             Self::Window { window, .. } => Some(window.get()),
         }
     }
@@ -55,7 +64,7 @@ impl KvSpec {
     /// Returns the cache of the same keys and values that keeps all positions.
     fn keeping_all(self) -> Self {
         match self {
-            Self::Full { .. } => self,
+            Self::Full { .. } | Self::Latent { .. } => self,
             Self::Window {
                 kv_heads, head_dim, ..
             } => Self::Full { kv_heads, head_dim },
@@ -78,7 +87,16 @@ impl LayerSpec {
     /// Returns the cache of positions that the layer keeps; `None` of a recurrent layer, which has
     /// a state instead.
     pub fn kv(&self) -> Option<KvSpec> {
-        let attention = self.attention()?;
+        let attention = match &self.mixer {
+            Mixer::Attention(attention) => attention,
+            Mixer::LatentAttention(own) => {
+                return Some(KvSpec::Latent {
+                    latent: own.latent,
+                    rotated: own.rotated,
+                });
+            }
+            Mixer::GatedDelta(_) => return None,
+        };
         let (kv_heads, head_dim) = (attention.kv_heads, attention.head_dim);
         Some(match attention.window {
             None => KvSpec::Full { kv_heads, head_dim },

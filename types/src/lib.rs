@@ -45,11 +45,11 @@ pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
 pub use kv::{KvGroup, KvPages, KvSpec, StateLimits, WindowNeed};
 pub use model::{
-    Activation, Architecture, AttentionNames, AttentionSpec, ExpertGate, ExpertTensors,
-    ExpertsNames, ExpertsSpec, GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec, GatedMlpNames,
-    GatedMlpSpec, LayerSpec, LongRope, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms,
-    PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling, RopeConfig, RopeScaling, RouterWeights,
-    Routing, SharedExpert, Values,
+    Activation, Architecture, AttentionNames, AttentionSpec, ExpertGate, ExpertGroups,
+    ExpertTensors, ExpertsNames, ExpertsSpec, GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec,
+    GatedMlpNames, GatedMlpSpec, GroupWorth, LatentAttentionNames, LatentAttentionSpec, LayerSpec,
+    LongRope, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms, PlainMlpNames, PlainMlpSpec,
+    QkNorm, QueryScaling, RopeConfig, RopeScaling, RouterWeights, Routing, SharedExpert, Values,
 };
 pub use names::TensorNames;
 pub use reserve::ReserveConfig;

@@ -1,8 +1,10 @@
 //! A model's description.
 
+mod latent;
 mod mixer;
 mod mlp;
 mod multipliers;
+mod rope;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,15 +16,18 @@ use crate::{
     WeightFormat,
 };
 
+pub use latent::{LatentAttentionNames, LatentAttentionSpec};
 pub use mixer::{
-    AttentionNames, AttentionSpec, GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec, LongRope,
-    Mixer, QkNorm, QueryScaling, RopeConfig, RopeScaling, Values,
+    AttentionNames, AttentionSpec, GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec, Mixer,
+    QkNorm, Values,
 };
 pub use mlp::{
-    Activation, ExpertGate, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec,
-    Mlp, PlainMlpNames, PlainMlpSpec, RouterWeights, Routing, SharedExpert,
+    Activation, ExpertGate, ExpertGroups, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames,
+    GatedMlpSpec, GroupWorth, Mlp, PlainMlpNames, PlainMlpSpec, RouterWeights, Routing,
+    SharedExpert,
 };
 pub use multipliers::Multipliers;
+pub use rope::{LongRope, QueryScaling, RopeConfig, RopeScaling};
 
 /// Names of a model family in `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,10 +219,7 @@ impl ModelConfig {
     #[must_use]
     pub fn serving(mut self, served: usize) -> Self {
         for layer in &mut self.layers {
-            let long = layer
-                .attention_mut()
-                .and_then(|attention| attention.rope.long.as_mut());
-            if let Some(long) = long {
+            if let Some(long) = layer.mixer.rope_mut().and_then(|rope| rope.long.as_mut()) {
                 long.served = served;
             }
         }
@@ -227,8 +229,8 @@ impl ModelConfig {
     /// Returns the number of tokens of the longest text that is served, where that decides over
     /// the rotation; `None` elsewhere.
     pub fn served(&self) -> Option<usize> {
-        let mut layers = self.attentions();
-        layers.find_map(|layer| Some(layer.rope.long.as_ref()?.served))
+        let mut ropes = self.ropes();
+        ropes.find_map(|rope| Some(rope.long.as_ref()?.served))
     }
 
     /// Returns the number by which the residual stream is kept divided before layer `number`, so
@@ -239,7 +241,20 @@ impl ModelConfig {
         scales.fold(self.multipliers.residual, |all, scale| all * scale)
     }
 
-    /// Returns the attention of each layer that has one.
+    /// Returns the rotation of each layer that has one.
+    pub fn ropes(&self) -> impl Iterator<Item = &RopeConfig> {
+        self.layers.iter().filter_map(|layer| layer.mixer.rope())
+    }
+
+    /// Returns the attention of each layer that has latent attention.
+    pub fn latent_attentions(&self) -> impl Iterator<Item = &LatentAttentionSpec> {
+        self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::LatentAttention(latent) => Some(latent),
+            Mixer::Attention(_) | Mixer::GatedDelta(_) => None,
+        })
+    }
+
+    /// Returns the attention of each layer that has grouped-query attention.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().filter_map(LayerSpec::attention)
     }
@@ -248,7 +263,7 @@ impl ModelConfig {
     pub fn gated_deltas(&self) -> impl Iterator<Item = &GatedDeltaSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::GatedDelta(delta) => Some(delta),
-            Mixer::Attention(_) => None,
+            Mixer::Attention(_) | Mixer::LatentAttention(_) => None,
         })
     }
 
@@ -261,9 +276,8 @@ impl ModelConfig {
             }
             a
         };
-        let recurrent = self.gated_deltas().map(|layer| layer.key_heads);
-        let heads = self.attentions().map(|layer| layer.heads);
-        heads.chain(recurrent).fold(0, divisor)
+        let heads = self.layers.iter().map(|layer| layer.mixer.heads());
+        heads.fold(0, divisor)
     }
 
     /// Returns the least number of columns of an MLP that all ranks divide. Experts that are split
@@ -290,19 +304,19 @@ impl ModelConfig {
 }
 
 impl LayerSpec {
-    /// Returns the layer's attention, if it has one.
+    /// Returns the layer's grouped-query attention, if it has one.
     pub fn attention(&self) -> Option<&AttentionSpec> {
         match &self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::GatedDelta(_) => None,
+            Mixer::LatentAttention(_) | Mixer::GatedDelta(_) => None,
         }
     }
 
-    /// Returns the layer's attention, to change.
+    /// Returns the layer's grouped-query attention, to change.
     pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
         match &mut self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::GatedDelta(_) => None,
+            Mixer::LatentAttention(_) | Mixer::GatedDelta(_) => None,
         }
     }
 }

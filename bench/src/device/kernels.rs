@@ -171,6 +171,7 @@ impl<'a, B: Device> Kernels<'a, B> {
     pub fn cache_shape(&self, cells: usize) -> KvShape {
         let (page_size, attention) = (self.config.kv.page_size, self.shape.attention());
         let mut kv = KvShape {
+            latent: None,
             group: 0,
             layers: 1,
             kv_heads: attention.kv_heads,

@@ -342,11 +342,15 @@ fn reserved(config: &EngineConfig) -> u64 {
 /// Multiplications and additions of a prompt's pass: all products of its tokens, the head
 /// for the last token alone, and attention over `pairs` pairs of positions.
 fn operations(model: &ModelConfig, tokens: usize, pairs: usize) -> f64 {
+    let hidden = model.hidden_size;
     let products =
-        |layer: &LayerSpec| model.hidden_size * (layer.mixer.rows() + layer.mlp.active_rows());
+        |layer: &LayerSpec| layer.mixer.elements(hidden) + hidden * layer.mlp.active_rows();
     let products: usize = model.layers.iter().map(products).sum();
-    let scores = model.attentions().map(|layer| layer.heads * layer.head_dim);
-    let scores: usize = scores.sum();
+    let pair: usize = model
+        .layers
+        .iter()
+        .map(|layer| layer.mixer.operations_per_pair())
+        .sum();
     let head = 2.0 * (model.vocab_size * model.hidden_size) as f64;
-    2.0 * tokens as f64 * products as f64 + head + 4.0 * scores as f64 * pairs as f64
+    2.0 * tokens as f64 * products as f64 + head + pair as f64 * pairs as f64
 }

@@ -36,6 +36,7 @@ pub fn measure<B: Device>(
     let attention = shape.attention();
     for page_size in PAGE_SIZES {
         let mut kv = KvShape {
+            latent: None,
             group: 0,
             layers: 1,
             kv_heads: shape.kv_heads,

@@ -80,15 +80,21 @@ impl Shape {
     }
 
     /// Those of the model's first layer, and of its first attention.
-    pub fn of(model: &ModelConfig) -> Self {
+    ///
+    /// # Errors
+    /// Fails for a model without keys and values of heads.
+    pub fn of(model: &ModelConfig) -> anyhow::Result<Self> {
         let layer = &model.layers[0];
-        let attention = model.attentions().next();
-        let heads = attention.map_or([0; 3], |attention| {
-            [attention.heads, attention.kv_heads, attention.head_dim]
-        });
-        let [heads, kv_heads, head_dim] = heads;
+        let Some(attention) = model.attentions().next() else {
+            anyhow::bail!(
+                "{} has latent attention, whose kernels are not measured by themselves: name a \
+                 model of plain attention, or measure passes with `lockstep bench offline`",
+                model.path.display()
+            );
+        };
+        let [heads, kv_heads, head_dim] = [attention.heads, attention.kv_heads, attention.head_dim];
         let name = model.path.file_name().unwrap_or(model.path.as_os_str());
-        Self {
+        Ok(Self {
             name: name.to_string_lossy().into_owned(),
             hidden: model.hidden_size,
             intermediate: layer.mlp.width(),
@@ -96,7 +102,7 @@ impl Shape {
             kv_heads,
             head_dim,
             vocab: model.vocab_size,
-        }
+        })
     }
 
     /// The four matrices of a layer, in the order of their use.
@@ -140,7 +146,7 @@ pub fn chosen(
     custom: &Custom,
 ) -> anyhow::Result<Vec<Shape>> {
     if let Some(folder) = folder {
-        return Ok(vec![Shape::of(&lockstep_model_folder::load(folder)?)]);
+        return Ok(vec![Shape::of(&lockstep_model_folder::load(folder)?)?]);
     }
     let Custom {
         hidden,

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use lockstep_backend::{DeviceMemory, MatrixRole, MatrixShape, WeightFormat};
 use lockstep_devices::{Arithmetic, DeviceOptions, device_memory};
-use lockstep_types::{AttentionSpec, Dtype, EngineConfig, LayerSpec, Mlp, ModelConfig};
+use lockstep_types::{Dtype, EngineConfig, LayerSpec, Mixer, Mlp, ModelConfig};
 
 use crate::roofline::Work;
 
@@ -88,15 +88,23 @@ impl Model {
         });
         let looked_up = tables * bytes as usize;
         let ranks = parallel.attn_tp_size();
-        let cached = |layer: &AttentionSpec| {
-            // Copies of key/value heads on ranks that share them included.
-            let kv_heads = layer.kv_heads_per_rank(ranks) * ranks;
-            2 * config.kv.dtype.row_bytes(layer.head_dim) * kv_heads
+        let row_bytes = |columns| config.kv.dtype.row_bytes(columns);
+        // Copies on ranks that share heads included.
+        let cached = |mixer: &Mixer| match mixer {
+            Mixer::Attention(own) => {
+                2 * row_bytes(own.head_dim) * own.kv_heads_per_rank(ranks) * ranks
+            }
+            Mixer::LatentAttention(own) => row_bytes(own.latent + own.rotated) * ranks,
+            Mixer::GatedDelta(_) => 0,
         };
-        let attention = |layer: &AttentionSpec| Attention {
-            window: layer.window.map_or(usize::MAX, NonZeroUsize::get),
-            kv: cached(layer) as f64,
-            pair: (4 * layer.heads * layer.head_dim) as f64,
+        let window = |mixer: &Mixer| match mixer {
+            Mixer::Attention(own) => own.window,
+            Mixer::LatentAttention(_) | Mixer::GatedDelta(_) => None,
+        };
+        let attention = |layer: &LayerSpec| Attention {
+            window: window(&layer.mixer).map_or(usize::MAX, NonZeroUsize::get),
+            kv: cached(&layer.mixer) as f64,
+            pair: layer.mixer.operations_per_pair() as f64,
         };
         let layers = model.layers.iter().map(|layer| parameters(model, layer));
         Self {
@@ -105,7 +113,7 @@ impl Model {
             experts: experts(model, memory.as_ref()),
             layers: layers.sum::<usize>() as f64,
             head: table as f64,
-            attention: model.attentions().map(attention).collect(),
+            attention: model.layers.iter().map(attention).collect(),
             chunk: config
                 .schedule
                 .of_dp_rank(parallel.dp_size)
@@ -216,7 +224,8 @@ fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
 
 /// Parameters of a layer that a token is multiplied with.
 fn parameters(model: &ModelConfig, layer: &LayerSpec) -> usize {
-    model.hidden_size * (layer.mixer.rows() + layer.mlp.active_rows())
+    let hidden = model.hidden_size;
+    layer.mixer.elements(hidden) + hidden * layer.mlp.active_rows()
 }
 
 #[cfg(test)]

@@ -2,20 +2,24 @@
 //! names of their tensors. A family is data alone: no device and no checkpoint is there yet.
 
 mod activation;
+mod deepseek;
 mod dense;
 mod experts;
 mod gated_delta;
 mod gemma;
 mod gemma4;
 mod glm4_moe;
+mod glm4_moe_lite;
 mod gpt_oss;
 mod granite;
 mod granite_moe;
+mod latent;
 mod layer_types;
 mod llama;
 mod minimax_m2;
 mod ministral3;
 mod mistral;
+mod mistral4;
 mod mixtral;
 mod nextn;
 mod olmo;
@@ -92,10 +96,13 @@ impl Traits {
 /// All families that are served, decoder-only transformers. The compiler finds a family that
 /// is not in the list unused.
 const SERVED: &[&Family] = &[
+    &deepseek::V2,
+    &deepseek::V3,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
     &gemma4::FAMILY,
     &glm4_moe::FAMILY,
+    &glm4_moe_lite::FAMILY,
     &gpt_oss::FAMILY,
     &granite::FAMILY,
     &granite_moe::FAMILY,
@@ -103,6 +110,7 @@ const SERVED: &[&Family] = &[
     &minimax_m2::FAMILY,
     &ministral3::FAMILY,
     &mistral::FAMILY,
+    &mistral4::FAMILY,
     &mixtral::FAMILY,
     &olmo::OLMO2,
     &olmo::OLMO3,

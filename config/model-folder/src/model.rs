@@ -4,8 +4,7 @@ use std::path::Path;
 
 use lockstep_files::{shown, weights::tensor_names};
 use lockstep_types::{
-    AttentionSpec, CheckpointFormat, LayerSpec, LoadFormat, Mixer, ModelConfig, ModelConfigError,
-    Quantization,
+    CheckpointFormat, LayerSpec, LoadFormat, Mixer, ModelConfig, ModelConfigError, Quantization,
 };
 
 use crate::families::{self, Family, TextModel};
@@ -242,20 +241,24 @@ fn special_tokens(
 
 /// Rejects sizes whose products would overflow.
 fn believable(config: &Raw, model: &ModelConfig) -> Result<(), ModelConfigError> {
+    let hidden = model.hidden_size as f64;
     let layer = |layer: &LayerSpec| {
-        let mixer = match &layer.mixer {
-            Mixer::Attention(AttentionSpec {
-                heads, head_dim, ..
-            }) => 4.0 * *heads as f64 * *head_dim as f64,
+        let rows = match &layer.mixer {
+            Mixer::Attention(own) => 4.0 * own.heads as f64 * own.head_dim as f64,
+            Mixer::LatentAttention(own) => {
+                let heads = own.heads as f64 * (own.query() + own.value) as f64;
+                let latents = (own.latent + own.query_latent.unwrap_or(0)) as f64;
+                heads + latents + own.rotated as f64 + heads * latents / hidden
+            }
             Mixer::GatedDelta(delta) => {
                 let keys = 2.0 * delta.key_heads as f64 * delta.key_dim as f64;
                 keys + 3.0 * delta.value_heads as f64 * delta.value_dim as f64
             }
         };
-        mixer + layer.mlp.rows() as f64
+        rows + layer.mlp.rows() as f64
     };
     let layers: f64 = model.layers.iter().map(layer).sum();
-    let parameters = model.hidden_size as f64 * (layers + 2.0 * model.vocab_size as f64);
+    let parameters = hidden * (layers + 2.0 * model.vocab_size as f64);
     if parameters > LARGEST_MODEL {
         let message = format!("and other sizes amount to {parameters:.0e} parameters");
         return Err(config.wrong("hidden_size", message));

@@ -98,10 +98,20 @@ pub(super) fn check(
     footprint: &dyn Footprint,
 ) -> Result<(), ConfigError> {
     footprint.serves(engine).map_err(|why| {
-        let path = engine.model.path.display();
-        let first = format!("--device {}", device.config.kind.name());
-        let remedy = "Give --device cpu, or another model";
-        ConfigError::conflict(first, format!("--model-path {path}"), why, remedy)
+        let path = format!("--model-path {}", engine.model.path.display());
+        let kind = device.config.kind;
+        let (first, remedy) = match kind {
+            // Processors compute all models, but not with caches of every type.
+            DeviceKind::Cpu => (
+                format!("--kv-cache-dtype {}", engine.kv_dtype.name()),
+                "Give --kv-cache-dtype bfloat16",
+            ),
+            DeviceKind::Cuda => (
+                format!("--device {}", kind.name()),
+                "Give --device cpu, or another model",
+            ),
+        };
+        ConfigError::conflict(first, path, why, remedy)
     })
 }
 

@@ -49,6 +49,7 @@ impl Algorithm for Block {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             needs_draft_model: true,
+            draft_in_target: false,
             draft_kv: DraftKv::Tokens,
             supports_tree: false,
             // A pass has several tokens per request.

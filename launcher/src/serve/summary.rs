@@ -318,6 +318,15 @@ pub(crate) fn kv_cache(engine: &EngineConfig) -> String {
         let states = grouped(engine.kv.states);
         let _ = write!(text, ", {states} recurrent states of {}", megabytes(state));
     }
+    let (ranks, all) = (engine.parallel.attn_tp_size(), engine.parallel.tp_size);
+    if ranks > 1 && engine.model.latent_attentions().next().is_some() {
+        let most = grouped(engine.kv_tokens() * all);
+        let _ = write!(
+            text,
+            ", the same latents on {ranks} ranks (--enable-dp-attention --dp-size {all} gives each \
+             its own: up to {most} tokens in all)"
+        );
+    }
     text
 }
 

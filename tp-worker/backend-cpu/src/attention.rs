@@ -37,8 +37,27 @@ use scratch::{Scratch, partial_len};
 /// Multiply-adds up to which the caller works alone: they are not worth waking a thread.
 const ALONE: usize = 1 << 17;
 
+/// Most heads of latents that are taken together.
+const SHARING: usize = 32;
+
+/// Returns the shape whose key heads tasks are cut by. All heads of latents have one key; tasks take
+/// some of the heads each, as if these had a key of their own, so that a single token is work for
+/// several threads.
+fn shared_out(shape: &AttentionShape) -> AttentionShape {
+    let heads = shape.heads;
+    let divides = |together: &usize| heads.is_multiple_of(*together);
+    match shape.latent {
+        None => *shape,
+        Some(_) => AttentionShape {
+            kv_heads: heads / (1..=SHARING).rev().find(divides).unwrap_or(1),
+            ..*shape
+        },
+    }
+}
+
 /// Upper bound of a task's query rows: whole tiles of any height.
 fn task_rows(shape: &AttentionShape) -> usize {
+    let shape = shared_out(shape);
     MAX_ROWS.max((shape.heads / shape.kv_heads).next_multiple_of(PANEL))
 }
 
@@ -132,6 +151,7 @@ impl Attention {
         inputs: &CpuInputs,
         out: &mut [f32],
     ) -> Result<(), BackendError> {
+        let shape = &shared_out(shape);
         let cells = inputs.cells(cache.shape.group);
         cache.write(pool, isa, layer, qkv, shape.qkv_width(), cells);
         let element = cache.element(compute);

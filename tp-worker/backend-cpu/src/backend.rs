@@ -1,14 +1,15 @@
 //! [`Backend`] on CPU cores: shape checks around the kernels.
 
 mod fused;
+mod latent;
 mod memory;
 
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeltaOperands, Exchange,
-    ExpertSpace, Experts, GatedDelta, Groups, Linear, LogitScaling, Ops, Owners, Passes,
-    RowParallel, Rows, Scatter, WholeNorms,
+    AttendLatent, AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeltaOperands,
+    Exchange, ExpertSpace, Experts, GatedDelta, Groups, LatentSpace, Linear, LogitScaling, Ops,
+    Owners, Passes, RowParallel, Rows, Scatter, WholeNorms,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Activation, Dtype};
@@ -231,6 +232,19 @@ impl Ops for CpuBackend {
                 pool, isa, element, cache, layer, qkv, shape, sinks, inputs, out,
             )
             .expect("scratch for one task's queries can be mapped");
+    }
+    fn attend_latent(
+        &mut self,
+        cache: &mut CpuKvCache,
+        layer: usize,
+        query: &mut CpuTensor,
+        cell: &mut CpuTensor,
+        op: &AttendLatent<'_, CpuMatrix, CpuVector, CpuRope>,
+        space: LatentSpace<'_, CpuTensor>,
+        inputs: &CpuInputs,
+        out: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        self.attend_to_latents(cache, layer, query, cell, op, space, inputs, out)
     }
     fn gate(&mut self, gate_up: &CpuTensor, activation: Activation, out: &mut CpuTensor) {
         let width = out.width();

@@ -69,12 +69,10 @@ pub(crate) fn run(
         matrices,
         biases,
         starts: routing.starts,
+        placed: None,
     };
     let firsts = routing.firsts;
-    let inputs = Inputs {
-        values: x,
-        order: Some(routing.order),
-    };
+    let inputs = Inputs::ordered(x, Some(routing.order));
     let scratch = Scratch { packed, firsts };
     grouped_matmul(
         pool,
@@ -87,10 +85,7 @@ pub(crate) fn run(
     let gates = &gate_up[..here * 2 * columns];
     let gated = &mut activated[..here * columns];
     activation::expert_gate(pool, isa, w.gate, gates, columns, gated);
-    let inputs = Inputs {
-        values: activated,
-        order: None,
-    };
+    let inputs = Inputs::ordered(activated, None);
     let scratch = Scratch { packed, firsts };
     grouped_matmul(
         pool,

@@ -1,7 +1,7 @@
 //! Computes the memory that a backend takes, before there is one.
 
 use lockstep_backend::{
-    DeviceMemory, ExpertsShape, Holds, InputLimits, KvShape, MatrixShape, PassShape,
+    DeviceMemory, ExpertsShape, Holds, InputLimits, KvShape, LatentHeads, MatrixShape, PassShape,
 };
 use lockstep_types::Dtype;
 
@@ -11,7 +11,7 @@ use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::grown;
 use crate::options::CpuOptions;
-use crate::{attention, delta, experts};
+use crate::{attention, delta, experts, latent};
 
 /// Bytes that a [`crate::CpuBackend`] of these settings allocates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,13 +97,30 @@ impl DeviceMemory for CpuMemory {
             let ExpertsShape { count, active, .. } = *experts;
             grown(experts::routing_words(*rows, count, active))
         };
+        let packed_of_latents = |pass: &PassShape, heads: &LatentHeads| {
+            let formats = [heads.keys, heads.values].map(|own| formats::of(self.dtype, own.format));
+            grown(latent::packed_words(self.isa, pass.tokens, heads, formats))
+        };
         let most = |size: &dyn Fn(&PassShape) -> usize| passes.iter().map(size).max().unwrap_or(0);
         let products = most(&|pass| {
             let products = pass.products.iter().map(packed);
             let experts = pass.experts.iter().map(packed_of_experts);
-            products.chain(experts).max().unwrap_or(0)
+            let latents = pass
+                .latent
+                .iter()
+                .map(|heads| packed_of_latents(pass, heads));
+            products.chain(experts).chain(latents).max().unwrap_or(0)
         });
-        let routes = most(&|pass| pass.experts.iter().map(routes).max().unwrap_or(0));
+        let routes = most(&|pass| {
+            let lists = |heads: &LatentHeads| grown(latent::list_words(heads.shape.heads));
+            let lists = pass.latent.iter().map(lists);
+            pass.experts
+                .iter()
+                .map(routes)
+                .chain(lists)
+                .max()
+                .unwrap_or(0)
+        });
         let partials = most(&|pass| attention::most_partials(self.threads, pass));
         let gathered = most(&|pass| pass.gathered);
         let deltas = most(&|pass| {

@@ -49,7 +49,7 @@ pub(crate) use fp8::{
     CODE_SCALE as FP8_CODE_SCALE, MOST_SCALES as FP8_MOST_SCALES, RUN as FP8_RUN,
     place as fp8_place, select as fp8, step_words as fp8_step_words, widening as fp8_widening,
 };
-pub(crate) use grouped::{Groups, Inputs, Scratch, grouped_matmul, grouped_words};
+pub(crate) use grouped::{Apart, Groups, Inputs, Scratch, grouped_matmul, grouped_words};
 pub(crate) use mxfp4::{
     GROUP as MXFP4_GROUP, STEP_WORDS as MXFP4_WORDS, places as mxfp4_places, select as mxfp4,
     widening as mxfp4_widening,
@@ -101,6 +101,7 @@ pub(crate) fn matmul(
         height,
         a: packed,
         out: Shared::new(out),
+        out_stride: w.rows,
         sums: rooms.map(|rooms| Sums::new(rooms, sums)),
     };
     let blocks = n.div_ceil(height);

@@ -20,6 +20,7 @@ mod formats;
 mod gemm;
 mod inputs;
 mod isa;
+mod latent;
 mod memory;
 mod multiversion;
 mod norm;

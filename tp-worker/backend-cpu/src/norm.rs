@@ -48,7 +48,7 @@ pub(crate) fn inverse_rms(x: &[f32], eps: f32) -> f32 {
 }
 
 multiversion! {
-    fn norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    pub(crate) fn norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         let scale = inverse_rms(x, eps);
         for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
             *out = x * scale * weight;

@@ -26,6 +26,25 @@ impl CpuRope {
         let lists = [cos, sin, queries].into_iter();
         lists.map(|list| size_of_val(list.as_slice())).sum()
     }
+
+    /// Number of pairs of a head.
+    pub(crate) fn pairs(&self) -> usize {
+        self.0.half
+    }
+
+    /// Rotates one head at a position, a half of whose columns pairs with the other.
+    pub(crate) fn rotate(&self, isa: Isa, position: u32, head: &mut [f32]) {
+        let half = self.0.half;
+        let angles = position as usize * half..(position as usize + 1) * half;
+        let (cos, sin) = (&self.0.cos[angles.clone()], &self.0.sin[angles]);
+        let (low, high) = head.split_at_mut(half);
+        rotate(isa, low, &mut high[..half], cos, sin);
+    }
+
+    /// Factor of queries at a position, where the table has factors.
+    pub(crate) fn query_factor(&self, position: u32) -> Option<f32> {
+        self.0.queries.get(position as usize).copied()
+    }
 }
 
 multiversion! {

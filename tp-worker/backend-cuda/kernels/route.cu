@@ -105,6 +105,9 @@ struct Route {
     unsigned sigmoid;           // weights are those of a sigmoid, not of a softmax
     unsigned renormalized;      // weights of chosen experts are divided by their sum
     float factor;               // of the weights, then
+    unsigned groups, chosen_groups;     // of neighbouring experts; experts of chosen ones are chosen
+    unsigned two_largest;       // a group is worth the sum of its two largest, not its largest
+    unsigned pad;
 };
 
 // A sum in the order of experts, the same in every lane.
@@ -141,13 +144,16 @@ __device__ inline void improve(Best& best, float worth, unsigned expert) {
     const bool better = worth > best.worth || (worth == best.worth && expert < best.expert);
     if (best.expert == NONE || better) best = {worth, expert};
 }
-// Takes the best of the experts that are `free`: those 32 · i + lane of which bit i is set. Where the
-// lowest free expert is worth something without order, that is the one.
-__device__ inline void take_best(const Route& a, const float* weights, unsigned lane, unsigned& free) {
+__device__ inline float worth_of_expert(const Route& a, const float* weights, unsigned e) {
+    return __fadd_rn(weights[e], a.correction ? a.correction[e] : 0.0f);
+}
+// Takes the best of `count` experts, or groups, that are `free`: those 32 · i + lane of which bit i is
+// set. Where the lowest free one is worth something without order, that is the one.
+template <class Worth>
+__device__ inline void take_best(Worth worth_of, unsigned count, unsigned lane, unsigned& free) {
     Best best = {0, NONE};
     unsigned lowest = NONE;
-    auto worth_of = [&](unsigned e) { return __fadd_rn(weights[e], a.correction ? a.correction[e] : 0.0f); };
-    for (unsigned i = 0; i * 32 < a.scored; i++) {
+    for (unsigned i = 0; i * 32 < count; i++) {
         const unsigned e = 32 * i + lane;
         if (!(free >> i & 1)) continue;
         lowest = min(lowest, e);
@@ -162,6 +168,44 @@ __device__ inline void take_best(const Route& a, const float* weights, unsigned 
     const float first = worth_of(lowest);
     const unsigned taken = first != first ? lowest : best.expert;
     if (taken % 32 == lane) free &= ~(1u << taken / 32);
+}
+// Bits of the numbers 32 · i + lane below `count`.
+__device__ inline unsigned bits_below(unsigned count, unsigned lane) {
+    unsigned bits = 0;
+    for (unsigned i = 0; 32 * i + lane < count; i++) bits |= 1u << i;
+    return bits;
+}
+// What a group is worth. A worth without order counts if it comes first alone.
+__device__ inline float worth_of_group(const Route& a, const float* weights, unsigned group) {
+    const unsigned size = a.scored / a.groups, first = group * size;
+    float largest = worth_of_expert(a, weights, first), second = -INFINITY;
+    for (unsigned e = first + 1; e < first + size; e++) {
+        const float worth = worth_of_expert(a, weights, e);
+        if (worth > largest) second = largest, largest = worth;
+        else if (worth > second) second = worth;
+    }
+    return a.two_largest ? __fadd_rn(largest, second) : largest;
+}
+// The experts among which a row chooses, as bits of those 32 · i + lane: all, or those of the groups
+// that it chooses. `worths` is space for a value of each group.
+__device__ inline unsigned open_experts(const Route& a, const float* weights, unsigned lane, float* worths) {
+    const unsigned all = bits_below(a.scored, lane);
+    if (a.groups == 1) return all;
+    for (unsigned group = lane; group < a.groups; group += 32) worths[group] = worth_of_group(a, weights, group);
+    __syncwarp();           // all worths are there
+    const unsigned own = bits_below(a.groups, lane), size = a.scored / a.groups;
+    unsigned free = own;
+    for (unsigned i = 0; i < a.chosen_groups; i++)
+        take_best([&](unsigned group) { return worths[group]; }, a.groups, lane, free);
+    const unsigned taken = own & ~free;
+    unsigned open = 0;
+    for (unsigned i = 0; 32 * i < a.scored; i++) {
+        const unsigned e = 32 * i + lane, group = min(e, a.scored - 1) / size;
+        // The lane that has the group knows.
+        const unsigned bits = __shfl_sync(ALL, taken, group % 32);
+        if (e < a.scored && (bits >> group / 32 & 1)) open |= 1u << i;
+    }
+    return open;
 }
 // Lists chosen experts, ascending and as they are numbered here, and moves their weights to the front.
 __device__ inline void list_chosen(const Route& a, unsigned lane, unsigned chosen, float* weights, unsigned* experts) {
@@ -183,7 +227,7 @@ __device__ inline void list_chosen(const Route& a, unsigned lane, unsigned chose
 // The experts of each row and their weights. A warp takes a row. Grid: (rows / WARPS).
 extern "C" __global__ void __launch_bounds__(THREADS) route(Route a) {
     begin_after_predecessors();
-    __shared__ float all[WARPS][MOST_EXPERTS];
+    __shared__ float all[WARPS][MOST_EXPERTS], worths[WARPS][MOST_GROUPS];
     const unsigned lane = threadIdx.x % 32, row = blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= rows_of(a.rows)) return;
     float* weights = all[threadIdx.x / 32];
@@ -193,10 +237,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) route(Route a) {
     if (a.sigmoid) sigmoids(scores, a.scored, lane, weights);
     else softmax(scores, a.scored, lane, weights);
     __syncwarp();           // all weights are there
-    unsigned own = 0;
-    for (unsigned i = 0; 32 * i + lane < a.scored; i++) own |= 1u << i;
+    const unsigned own = open_experts(a, weights, lane, worths[threadIdx.x / 32]);
     unsigned free = own;
-    for (unsigned i = 0; i < a.active; i++) take_best(a, weights, lane, free);
+    auto worth_of = [&](unsigned e) { return worth_of_expert(a, weights, e); };
+    for (unsigned i = 0; i < a.active; i++) take_best(worth_of, a.scored, lane, free);
     __syncwarp();           // all weights are read
     list_chosen(a, lane, own & ~free, weights, experts);
     __syncwarp();           // the chosen are in front

@@ -203,6 +203,7 @@ mod tests {
             format: WeightFormat::Float,
         };
         let pass = |head, gathered| PassShape {
+            latent: Vec::new(),
             tokens: 4,
             positions: 16,
             attention: vec![AttentionShape::dense(1, 1, 8, 1.0)],

@@ -15,6 +15,7 @@
 /// | `matmul_attend` | operands (`x`), sums (`qkv`) | operands |
 /// | `sigmoid_gate` | sums (`gate`), operands | operands, in place |
 /// | `gated_delta` | sums | operands |
+/// | `attend_latent` | sums (`query`, `cell`, `qkv`), operands (`means`) | operands |
 /// | `gate`, `gated_matmul`, `activate` | operands (`x` of a product), sums | operands |
 /// | `scale_logits` | logits | logits, in place |
 /// | `experts` | operands (`x`, `activated`), sums (`scores`, `gate_up`, `products`) | sums (`out`) |

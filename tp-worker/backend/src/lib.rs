@@ -17,6 +17,7 @@ mod error;
 mod holds;
 pub mod host;
 mod inputs;
+mod latent;
 mod layer;
 mod masks;
 mod memory;
@@ -40,6 +41,7 @@ pub use drafting::{ChainLimits, DeviceDrafter, DeviceTreeDrafter, TreePass};
 pub use error::BackendError;
 pub use holds::Holds;
 pub use inputs::{InputLimits, Rows};
+pub use latent::{AttendLatent, LatentShape, LatentSpace};
 pub use layer::{
     Attend, BlockEnd, CountedKeys, DeltaOperands, ExpertSpace, Experts, GatedDelta, Linear,
     LogitScaling, Norm, RmsNorm, RowParallel, Scatter, WholeNorms,
@@ -47,7 +49,7 @@ pub use layer::{
 pub use lockstep_collective::Owners;
 pub use lockstep_types::{MatrixRole, WeightFormat};
 pub use masks::Masks;
-pub use memory::{DeviceMemory, ExpertsShape, MatrixShape, PassShape, RankLayout};
+pub use memory::{DeviceMemory, ExpertsShape, LatentHeads, MatrixShape, PassShape, RankLayout};
 pub use notes::{ExchangeNotes, NoteShape, Notes};
 pub use pass::PassKey;
 pub use shape::{AttentionShape, DeltaShape, KvShape, RopeTable, StatesShape};
@@ -55,7 +57,7 @@ pub use states::{NoStates, RowState, Span, StateKeep, states_misfit};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{
     CheckpointDtype, E2m1, E4m3, E8m0, HostBlock, HostFloats, HostForm, HostFp8, HostMatrix,
-    HostMxfp4, HostTurned, Mxfp4Group, Outputs, RandomBlock, RandomMatrix, RandomNumbers,
-    ScaleGrid, ScalePart,
+    HostMxfp4, HostTurned, HostTurnedFp8, Mxfp4Group, Outputs, RandomBlock, RandomMatrix,
+    RandomNumbers, ScaleGrid, ScalePart,
 };
 pub use world::{WorldRows, WorldSize};

@@ -1,7 +1,8 @@
 //! Bytes of memory that a device takes, known before the device is opened.
 
 use crate::{
-    AttentionShape, DeltaShape, Holds, InputLimits, KvShape, MatrixRole, StatesShape, WeightFormat,
+    AttentionShape, DeltaShape, Holds, InputLimits, KvShape, LatentShape, MatrixRole, StatesShape,
+    WeightFormat,
 };
 
 /// A weight matrix, by its size.
@@ -32,6 +33,17 @@ pub struct ExpertsShape {
     pub down: MatrixShape,
 }
 
+/// Matrices of the heads of a latent attention, by their sizes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LatentHeads {
+    /// The heads.
+    pub shape: LatentShape,
+    /// Key matrix of one head.
+    pub keys: MatrixShape,
+    /// Value matrix of one head.
+    pub values: MatrixShape,
+}
+
 /// The largest pass of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PassShape {
@@ -43,6 +55,9 @@ pub struct PassShape {
     pub attention: Vec<AttentionShape>,
     /// Heads of this rank's recurrent layers, each shape once.
     pub deltas: Vec<DeltaShape>,
+    /// Heads of this rank that attend to latents, each shape of the layers once. Their attention is
+    /// among [`Self::attention`].
+    pub latent: Vec<LatentHeads>,
     /// Products: number of rows of activations, and the matrix.
     pub products: Vec<(usize, MatrixShape)>,
     /// Mixtures of experts: number of rows of activations, and the experts, each size of the

@@ -22,6 +22,9 @@ pub struct AttentionShape {
     /// Most positions that a query sees, its own included: the nearest ones. `None` shows it
     /// all.
     pub window: Option<NonZeroUsize>,
+    /// Columns of a key, from the first on, that are the value too; `None` where values lie apart.
+    /// With some, each token has one key for all heads, and `qkv` has no columns of values.
+    pub latent: Option<usize>,
     /// True if each query head has a sink, a score beside those of positions. Operations get
     /// their values apart.
     pub sinks: bool,
@@ -37,6 +40,7 @@ impl AttentionShape {
             scale,
             softcap: None,
             window: None,
+            latent: None,
             sinks: false,
         }
     }
@@ -54,11 +58,21 @@ impl AttentionShape {
 
     /// Returns the number of columns of `qkv`.
     pub fn qkv_width(&self) -> usize {
-        (self.heads + 2 * self.kv_heads) * self.head_dim
+        let of_token = match self.latent {
+            None => 2 * self.kv_heads,
+            Some(_) => 1,
+        };
+        (self.heads + of_token) * self.head_dim
     }
+
+    /// Returns the width of a value.
+    pub fn value_dim(&self) -> usize {
+        self.latent.unwrap_or(self.head_dim)
+    }
+
     /// Returns the number of columns of the attention output.
     pub fn out_width(&self) -> usize {
-        self.heads * self.head_dim
+        self.heads * self.value_dim()
     }
 }
 
@@ -74,6 +88,9 @@ pub struct KvShape {
     pub kv_heads: usize,
     /// Width of one head.
     pub head_dim: usize,
+    /// Columns of a key, from the first on, that are the value too, where there is no other;
+    /// `None` where a cell has a key and a value.
+    pub latent: Option<usize>,
     /// Number of pages.
     pub pages: usize,
     /// Number of tokens per page.
@@ -85,7 +102,12 @@ pub struct KvShape {
 impl KvShape {
     /// Returns the bytes of keys and values of one token in all layers of the cache.
     pub fn bytes_per_token(&self) -> usize {
-        2 * self.layers * self.kv_heads * self.dtype.row_bytes(self.head_dim)
+        self.parts() * self.layers * self.kv_heads * self.dtype.row_bytes(self.head_dim)
+    }
+
+    /// Returns the number of rows of a head in a cell: key and value, or a key that is both.
+    pub fn parts(&self) -> usize {
+        if self.latent.is_some() { 1 } else { 2 }
     }
 }
 

@@ -10,6 +10,7 @@ mod fp8;
 mod mxfp4;
 mod random;
 mod turned;
+mod turned_fp8;
 
 pub use e2m1::E2m1;
 pub use e4m3::E4m3;
@@ -20,6 +21,7 @@ pub use fp8::{HostFp8, ScaleGrid, ScalePart};
 pub use mxfp4::{HostMxfp4, Mxfp4Group};
 pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
 pub use turned::{HostTurned, Outputs};
+pub use turned_fp8::HostTurnedFp8;
 
 /// A rank's part of a weight matrix `[rows, cols]`, before it is on a device. There is one
 /// variant for each [`HostForm`].
@@ -31,6 +33,8 @@ pub enum HostMatrix<'a> {
     Turned(HostTurned<'a>),
     /// 8-bit floats with scales.
     Fp8(HostFp8<'a>),
+    /// 8-bit floats of which inputs lie before outputs.
+    TurnedFp8(HostTurnedFp8<'a>),
     /// 4-bit floats with exponents.
     Mxfp4(HostMxfp4<'a>),
     /// Random numbers, which are made while the matrix is loaded.
@@ -44,6 +48,7 @@ impl<'a> HostMatrix<'a> {
             Self::Floats(floats) => floats,
             Self::Turned(turned) => turned,
             Self::Fp8(fp8) => fp8,
+            Self::TurnedFp8(turned) => turned,
             Self::Mxfp4(mxfp4) => mxfp4,
             Self::Random(random) => random,
         }

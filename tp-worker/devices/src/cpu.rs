@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use lockstep_backend::{AttentionShape, BackendError, DeviceMemory, ExpertsShape, Groups};
 use lockstep_backend_cpu::roofline::{Arithmetic, Meter};
-use lockstep_backend_cpu::{CpuBackend, CpuError, CpuMemory, CpuOptions, CpuTensor, Isa};
+use lockstep_backend_cpu::{
+    CpuBackend, CpuError, CpuKvCache, CpuMemory, CpuOptions, CpuTensor, Isa,
+};
 use lockstep_types::{DeviceRoom, KvCacheDtype, ModelConfig};
 
 use crate::{
@@ -62,10 +64,10 @@ impl Device for CpuBackend {
 
     fn serves(
         _: &DeviceOptions<'_>,
-        _: &AttentionShape,
-        _: KvCacheDtype,
+        heads: &AttentionShape,
+        cached: KvCacheDtype,
     ) -> Result<(), DeviceError> {
-        Ok(())
+        CpuKvCache::serves(heads.latent, heads.head_dim, cached).map_err(DeviceError::new)
     }
 
     fn serves_layers(_: &ModelConfig) -> Result<(), DeviceError> {

@@ -18,7 +18,7 @@ pub(crate) use boundary::{AllRows, Boundary, MlpOperands};
 pub(crate) use layer::{Layer, LayerBuffers, Variants};
 pub(crate) use linear::Linear;
 pub(crate) use mixer::{
-    Mixer, MixerBuffers, MixerVariants, attention_shapes, delta_shape, delta_shapes,
+    Mixer, MixerBuffers, MixerVariants, attention_shapes, delta_shape, delta_shapes, latent_heads,
 };
 pub(crate) use mlp::{Mlp, MlpBuffers, MlpVariants, expert_shapes};
 pub(crate) use norm::{Norm, read_stream};

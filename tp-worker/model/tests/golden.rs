@@ -84,6 +84,11 @@ impl Case {
         self.model.layers.iter().any(|layer| layer.norms.after())
     }
 
+    /// Returns true for a model of latent attention, whose cache has floats alone.
+    fn has_latents(&self) -> bool {
+        self.model.latent_attentions().next().is_some()
+    }
+
     /// Returns true for a mixture of experts.
     fn is_mixture(&self) -> bool {
         let mixed = |layer: &LayerSpec| matches!(layer.mlp, Mlp::Experts(_));
@@ -100,7 +105,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 50] = [
+const CASES: [&str; 56] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -151,6 +156,12 @@ const CASES: [&str; 50] = [
     "qwen3_5_moe",
     "qwen3_5_moe_wrapped",
     "qwen3_next",
+    "deepseek_v2",
+    "deepseek_v2_lite",
+    "deepseek_v3",
+    "deepseek_v3_fp8",
+    "glm4_moe_lite",
+    "mistral4",
 ];
 
 fn cases() -> impl Iterator<Item = (&'static str, Case)> {
@@ -163,10 +174,14 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, and recurrent models.
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, latent attention and
+/// recurrent models.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
-    let served = |case: &Case| !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
-    cases().filter(move |(_, case)| served(case) && !case.model.has_states())
+    let served = |case: &Case| {
+        let floats = !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
+        floats && !case.has_latents() && !case.model.has_states()
+    };
+    cases().filter(move |(_, case)| served(case))
 }
 
 fn cpu(dtype: Dtype) -> Factory<CpuBackend> {
@@ -406,6 +421,10 @@ fn chunked_and_batched_runs_are_bit_identical() {
         let chosen = formats.map(|format| (None, format));
         let emulated = kernels().skip(1).map(|isa| (isa, formats[1]));
         for (isa, (dtype, compute, weights)) in chosen.into_iter().chain(emulated) {
+            let dtype = match dtype {
+                KvCacheDtype::Int8 if case.has_latents() => KvCacheDtype::Bfloat16,
+                dtype => dtype,
+            };
             let (whole, factory) = (Feed::plain(dtype), on(isa, compute));
             let model = rounded(&case.model, weights);
             let expected = logits(&model, &factory, whole, &texts);

@@ -25,7 +25,7 @@ impl KvPages {
     /// Returns the pages of a group with such caches.
     pub fn of(self, spec: KvSpec) -> usize {
         match spec {
-            KvSpec::Full { .. } => self.full,
+            KvSpec::Full { .. } | KvSpec::Latent { .. } => self.full,
             KvSpec::Window { .. } => self.window,
         }
     }

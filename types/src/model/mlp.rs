@@ -140,6 +140,38 @@ pub struct Routing {
     /// True if the experts are chosen by their weights plus a value for each expert, which is no
     /// part of the weight (Wang et al., arXiv:2408.15664).
     pub corrected: bool,
+    /// Groups of experts, of which a position chooses some first; `None` if it chooses among all
+    /// experts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<ExpertGroups>,
+}
+
+/// Groups of neighbouring experts, equally many in each (DeepSeek-V2, arXiv:2405.04434). A position
+/// chooses some groups, of equal ones the lower, and then experts of these groups alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertGroups {
+    /// Number of groups, at most [`Self::MOST`].
+    pub count: usize,
+    /// Number of groups that a position chooses.
+    pub chosen: usize,
+    /// Value by which groups are chosen.
+    pub worth: GroupWorth,
+}
+
+impl ExpertGroups {
+    /// Largest number of groups that is served.
+    pub const MOST: usize = 64;
+}
+
+/// Value of a group of experts. Experts count as they do where experts are chosen: with their
+/// corrections, if there are some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupWorth {
+    /// The largest of its experts.
+    Largest,
+    /// The sum of its two largest experts.
+    TwoLargest,
 }
 
 /// Function from a router's scores to weights of experts.
@@ -161,6 +193,7 @@ impl Routing {
             renormalized,
             factor: 1.0,
             corrected: false,
+            groups: None,
         }
     }
 }

@@ -338,6 +338,7 @@ mod tests {
             renormalized: true,
             factor: 2.5,
             corrected: true,
+            groups: None,
         };
         assert_eq!(spec.routing, expected);
         let without = with(

@@ -67,6 +67,7 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
         renormalized: config.flag("norm_topk_prob", true)?,
         factor: config.number("routed_scaling_factor")?.unwrap_or(1.0) as f32,
         corrected: true,
+        groups: None,
     };
     let counts = ["n_routed_experts", "num_local_experts", "num_experts"];
     let width = "moe_intermediate_size";

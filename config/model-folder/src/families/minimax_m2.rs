@@ -62,6 +62,7 @@ pub(super) const FAMILY: Family = Family {
             renormalized: true,
             factor: 1.0,
             corrected: true,
+            groups: None,
         };
         let counts = ["num_local_experts", "num_experts"];
         let names = ExpertsNames::of_sparse_block();

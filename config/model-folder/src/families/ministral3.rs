@@ -1,6 +1,8 @@
 //! Ministral 3: Mistral with YaRN, whose queries grow with their position.
 
-use lockstep_types::{LayerSpec, ModelConfigError, QueryScaling, RopeScaling, TensorNames};
+use lockstep_types::{
+    LayerSpec, ModelConfigError, QueryScaling, RopeConfig, RopeScaling, TensorNames,
+};
 use serde_json::{Value, json};
 
 use super::{Family, Traits, dense::Dense, rope::strength, window::Windows};
@@ -37,14 +39,31 @@ const MINISTRAL3: Dense = Dense {
 };
 
 /// Keys of the rotary parameters, of transformers 5 and 4.
-const PARAMETERS: [&str; 2] = ["rope_parameters", "rope_scaling"];
+pub(super) const PARAMETERS: [&str; 2] = ["rope_parameters", "rope_scaling"];
 /// Key among them for the growth of queries.
-const BETA: &str = "llama_4_scaling_beta";
+pub(super) const BETA: &str = "llama_4_scaling_beta";
 
 fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
+    let (config, beta) = without_growth(config, class_parameters)?;
+    let mut layers = MINISTRAL3.layers(&config)?;
+    for rope in layers.iter_mut().filter_map(|layer| layer.mixer.rope_mut()) {
+        *rope = grown(&config, rope.clone(), beta)?;
+    }
+    Ok(layers)
+}
+
+/// Returns `config` without the growth of queries among its rotary parameters, which are those of
+/// the `class` where the file has none, and that growth.
+///
+/// # Errors
+/// [`ModelConfigError`]: a key is damaged.
+pub(super) fn without_growth(
+    config: &Raw,
+    class: fn() -> Value,
+) -> Result<(Raw, Option<f64>), ModelConfigError> {
     let mut config = config.clone();
     if PARAMETERS.iter().all(|key| config.get(key).is_none()) {
-        config.put(PARAMETERS[0], class_parameters());
+        config.put(PARAMETERS[0], class());
     }
     let mut beta = None;
     for key in PARAMETERS {
@@ -58,27 +77,35 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
         }
         config.put(key, value);
     }
-    let mut layers = MINISTRAL3.layers(&config)?;
-    for attention in layers.iter_mut().filter_map(LayerSpec::attention_mut) {
-        let rope = &mut attention.rope;
-        if let (
+    Ok((config, beta))
+}
+
+/// Returns the rotation `rope` with queries that grow by `beta`, if that is given.
+///
+/// # Errors
+/// [`ModelConfigError::Unsupported`] for a rotation that is not YaRN's.
+pub(super) fn grown(
+    config: &Raw,
+    mut rope: RopeConfig,
+    beta: Option<f64>,
+) -> Result<RopeConfig, ModelConfigError> {
+    match (beta, rope.scaling) {
+        (None, _) => {}
+        (
             Some(beta),
             RopeScaling::Yarn {
                 original_max_position,
                 ..
             },
-        ) = (beta, rope.scaling)
-        {
+        ) => {
             rope.query_scaling = Some(QueryScaling {
                 beta,
                 original_max_position,
             });
-        } else if beta.is_some() {
-            let remedy = "queries grow with YaRN alone";
-            return Err(config.unsupported(PARAMETERS[0], remedy));
         }
+        _ => return Err(config.unsupported(PARAMETERS[0], "queries grow with YaRN alone")),
     }
-    Ok(layers)
+    Ok(rope)
 }
 
 /// Rotary parameters where a file has none, as in the family's class.

@@ -14,6 +14,18 @@ use stretch::ORIGINAL;
 pub(super) use typed::{Bases, by_type};
 pub(super) use yarn::strength;
 
+/// Returns the growth `m` of queries and of keys of latent attention, by which scores grow without
+/// the columns growing: `mscale_all_dim` of YaRN.
+///
+/// # Errors
+/// [`ModelConfigError`]: a key is damaged.
+pub(super) fn growth(config: &Raw) -> Result<f64, ModelConfigError> {
+    match parameters(config, LayerType::Full)? {
+        Some(rope) => yarn::growth_of_all(config, &rope),
+        None => Ok(1.0),
+    }
+}
+
 /// Base of the frequencies if a model names none, as in transformers.
 const DEFAULT_THETA: f64 = 10_000.0;
 

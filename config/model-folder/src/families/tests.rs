@@ -2,6 +2,7 @@ mod factors;
 mod gemma4;
 mod gpt_oss;
 mod keys;
+mod latent;
 mod layers;
 mod long;
 mod recurrent;
@@ -19,7 +20,7 @@ fn all_families_are_named_for_people() {
     for family in SERVED {
         assert!(all.contains(family.class_name), "{all}");
     }
-    assert!(all.starts_with("Gemma2ForCausalLM, "), "{all}");
+    assert!(all.starts_with("DeepseekV2ForCausalLM, "), "{all}");
     assert!(
         all.contains(" and Starcoder2ForCausalLM, and text"),
         "{all}"

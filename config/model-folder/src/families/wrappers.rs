@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use lockstep_types::{ModelConfigError, TensorNames};
 use serde_json::Value;
 
-use super::{Family, SERVED, TextModel, listed, qwen_vl};
+use super::{Family, SERVED, TextModel, deepseek, listed, qwen_vl};
 use crate::{checkpoint, raw::Raw};
 
 /// A multimodal model.
@@ -31,10 +31,11 @@ const fn wrapper(class_name: &'static str, model_type: &'static str) -> Wrapper 
 }
 
 /// All wrappers that are served.
-const WRAPPERS: [Wrapper; 12] = [
+const WRAPPERS: [Wrapper; 13] = [
     wrapper("Gemma3ForConditionalGeneration", "gemma3"),
     wrapper("Gemma4ForConditionalGeneration", "gemma4"),
     wrapper("InternVLForConditionalGeneration", "internvl"),
+    wrapper("KimiK25ForConditionalGeneration", "kimi_k25"),
     wrapper("LlavaForConditionalGeneration", "llava"),
     wrapper("LlavaNextForConditionalGeneration", "llava_next"),
     wrapper("LlavaOnevisionForConditionalGeneration", "llava_onevision"),
@@ -53,7 +54,12 @@ const WRAPPERS: [Wrapper; 12] = [
 ];
 
 /// Families that text models have in wrappers alone.
-const INSIDE: [&Family; 3] = [&qwen_vl::QWEN2, &qwen_vl::QWEN2_5, &qwen_vl::QWEN3];
+const INSIDE: [&Family; 4] = [
+    &deepseek::KIMI_K2,
+    &qwen_vl::QWEN2,
+    &qwen_vl::QWEN2_5,
+    &qwen_vl::QWEN3,
+];
 
 /// Key of the text model's own keys.
 const TEXT: &str = "text_config";

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 46] = [
+const MODELS: [&str; 52] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -62,6 +62,12 @@ const MODELS: [&str; 46] = [
     "gemma4_wrapped",
     "starcoder2",
     "ministral3",
+    "deepseek_v2",
+    "deepseek_v2_lite",
+    "deepseek_v3",
+    "deepseek_v3_fp8",
+    "glm4_moe_lite",
+    "mistral4",
 ];
 
 /// Largest error in float32: sums in another order than torch's stay well below it.
@@ -82,7 +88,8 @@ fn bfloat16() {
 }
 
 /// Mixtures of experts run on GPUs. Weights in 8-bit floats don't, nor do experts of 28 columns that
-/// four ranks divide, nor recurrent layers, and the start says so before anything is loaded.
+/// four ranks divide, latent attention and recurrent layers, and the start says so before anything
+/// is loaded.
 #[test]
 fn gpus_serve_experts_and_refuse_recurrent_layers() {
     for (name, ranks, why) in [
@@ -91,6 +98,7 @@ fn gpus_serve_experts_and_refuse_recurrent_layers() {
         ("qwen3_moe", 2, None),
         ("qwen3_moe", 4, Some("experts of 7 columns on a rank")),
         ("qwen3_fp8", 1, Some("FP8")),
+        ("deepseek_v3", 1, Some("latent attention")),
         ("gpt_oss", 2, None),
         ("gpt_oss_mxfp4", 2, None),
         ("qwen3_5", 1, Some("recurrent layers")),

@@ -13,7 +13,7 @@
 //! - [`two_caches`] has a model with two groups of layers.
 //! - [`windows`] has a model with sliding windows in some layers, [`experts`] one with mixtures of
 //!   experts, and [`gpt_oss`] one with both, and with sinks. [`mechanisms`] has every drafter on
-//!   each of them.
+//!   each of them. [`latent`] has one with latent attention.
 //! - [`hybrid`] has a model with recurrent layers.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`constraints`] checks constrained outputs; the random requests of all others have some, too.
@@ -37,6 +37,7 @@ mod forced;
 mod goldens;
 mod gpt_oss;
 mod hybrid;
+mod latent;
 mod lengths;
 mod load;
 mod matrix;

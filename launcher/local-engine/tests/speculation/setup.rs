@@ -12,8 +12,9 @@ use lockstep_devices::{DeviceFootprint, Registry};
 use lockstep_local_engine::{LocalEngine, LocalOptions, MaskPlace};
 use lockstep_types::{
     CheckpointFormat, DeviceKind, DflashSpec, DraftKind, Dtype, EngineConfig, ExpertGate,
-    ExpertTensors, ExpertsNames, ExpertsSpec, Footprint as _, GatedDeltaNames, GatedDeltaSpec,
-    GatedMlpNames, LoadFormat, Mixer, Mlp, ModelConfig, Mxfp4Checkpoint, Routing,
+    ExpertGroups, ExpertTensors, ExpertsNames, ExpertsSpec, Footprint as _, GatedDeltaNames,
+    GatedDeltaSpec, GatedMlpNames, GroupWorth, LatentAttentionNames, LatentAttentionSpec,
+    LoadFormat, Mixer, Mlp, ModelConfig, Mxfp4Checkpoint, RopeConfig, RouterWeights, Routing,
 };
 
 use crate::policies::Policy;
@@ -133,6 +134,8 @@ pub enum Layers {
     Random,
     /// Random weights, and two kinds of caches in turn.
     TwoCaches,
+    /// Random weights, latent attention, and a gated MLP and experts in groups in turn.
+    Latent,
     /// Random weights, and a gated MLP and experts in turn.
     Experts,
     /// Windows of [`WINDOWS`] in turn. The texts that the layers were trained for are gone.
@@ -156,6 +159,7 @@ impl Layers {
             Self::Trained => {}
             Self::Random => randomise(model),
             Self::TwoCaches => mix_caches(model),
+            Self::Latent => be_deepseek(model),
             Self::Experts => mix_experts(model),
             Self::Windows => give_windows(model, &WINDOWS),
             Self::WindowsAlone => give_windows(model, &[WINDOWS[0], WINDOWS[2]]),
@@ -464,6 +468,42 @@ fn be_gpt_oss(model: &mut ModelConfig) {
                 },
             },
         });
+    }
+}
+
+/// Gives all layers latent attention, and every second one 8 experts in 4 groups, as DeepSeek V3.
+fn be_deepseek(model: &mut ModelConfig) {
+    mix_experts(model);
+    for layer in &mut model.layers {
+        layer.mixer = Mixer::LatentAttention(LatentAttentionSpec {
+            heads: 4,
+            nope: 24,
+            rotated: 16,
+            latent: 48,
+            value: 20,
+            query_latent: Some(40),
+            scale: 0.2,
+            rope: RopeConfig::plain(10_000.0),
+            interleaved: true,
+            bias: false,
+            norm_eps: 1e-6,
+            names: LatentAttentionNames::default(),
+        });
+        if let Mlp::Experts(experts) = &mut layer.mlp {
+            (experts.count, experts.routing) = (
+                8,
+                Routing {
+                    weights: RouterWeights::Sigmoid,
+                    corrected: true,
+                    groups: Some(ExpertGroups {
+                        count: 4,
+                        chosen: 2,
+                        worth: GroupWorth::TwoLargest,
+                    }),
+                    ..experts.routing
+                },
+            );
+        }
     }
 }
 

@@ -4,8 +4,8 @@ use lockstep_config::ServeArgs;
 use lockstep_config::args::VerificationArg;
 use lockstep_traces::Destination;
 use lockstep_types::{
-    DeviceKind, GatedDeltaNames, GatedDeltaSpec, Mixer, NodeConfig, SpeculationConfig, TlsFiles,
-    TraceConfig,
+    DeviceKind, GatedDeltaNames, GatedDeltaSpec, LatentAttentionNames, LatentAttentionSpec, Mixer,
+    NodeConfig, RopeConfig, SpeculationConfig, TlsFiles, TraceConfig,
 };
 
 use super::{
@@ -126,6 +126,43 @@ fn recurrent_states_are_told() {
     });
     let told = "1,600,000 tokens in pages of 16, 1,234 recurrent states of 2.2 MB";
     assert_eq!(kv_cache(&engine), told);
+}
+
+/// Ranks that split the heads of latent attention have the same caches.
+#[test]
+fn the_way_out_of_equal_caches_is_told() {
+    let mut engine = config_file().engine;
+    engine.kv.num_pages = 101;
+    engine.kv.page_size = 10;
+    let plain = "1,000 tokens in pages of 10";
+    engine.parallel.tp_size = 4;
+    assert_eq!(kv_cache(&engine), plain);
+    for layer in &mut engine.model.layers {
+        layer.mixer = Mixer::LatentAttention(LatentAttentionSpec {
+            heads: 8,
+            nope: 16,
+            rotated: 8,
+            latent: 32,
+            value: 16,
+            query_latent: None,
+            scale: 1.0,
+            rope: RopeConfig::plain(10_000.0),
+            interleaved: true,
+            bias: false,
+            norm_eps: 1e-6,
+            names: LatentAttentionNames::default(),
+        });
+    }
+    let told = format!(
+        "{plain}, the same latents on 4 ranks (--enable-dp-attention --dp-size 4 gives each its \
+         own: up to 4,000 tokens in all)"
+    );
+    assert_eq!(kv_cache(&engine), told);
+    engine.parallel.dp_size = 4;
+    assert_eq!(
+        kv_cache(&engine),
+        "1,000 tokens on each DP rank in pages of 10"
+    );
 }
 
 #[test]

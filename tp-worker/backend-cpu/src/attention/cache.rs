@@ -17,8 +17,14 @@ use crate::number::to_bf16;
 use crate::partition::{Shared, share};
 use crate::pool::Pool;
 
-/// The widest head the kernels take.
-pub(crate) const MAX_HEAD_DIM: usize = 512;
+/// The widest head that kernels take: latents with the key behind them are wider than heads.
+pub(crate) const MAX_HEAD_DIM: usize = 1024;
+/// The widest head of 8-bit codes, whose products with queries add up to less than 2³¹.
+pub(crate) const MAX_CODES: usize = 512;
+/// The reason why latents are no codes: the shared key behind a latent is not normed, and with one
+/// scale for both it would leave few codes for the latent.
+pub(crate) const NO_CODES: &str = "latents of tokens are cached as floats alone, as one scale of \
+     8-bit codes does not suit a latent and the key behind it";
 /// Tokens of a page from which on a head's rows count as lying together.
 const TOGETHER: usize = 16;
 /// Number of elements below which the caller writes keys and values alone.
@@ -47,24 +53,18 @@ pub(super) enum Data {
 impl CpuKvCache {
     pub(crate) fn new(shape: &KvShape) -> Result<Self, BackendError> {
         const WHAT: &str = "the KV cache";
-        let step = match shape.dtype {
-            KvCacheDtype::Int8 => 4,
-            KvCacheDtype::Bfloat16 | KvCacheDtype::Float32 => 2,
-        };
-        let fits = shape.head_dim.is_multiple_of(step) && shape.head_dim <= MAX_HEAD_DIM;
-        if !fits || shape.page_size == 0 {
-            return Err(BackendError::Unsupported(format!(
-                "the CPU backend needs a head size of at most {MAX_HEAD_DIM} that is a multiple of \
-                 {step} and pages of at least one token, not head_dim {} and page_size {}",
-                shape.head_dim, shape.page_size
-            )));
+        Self::serves(shape.latent, shape.head_dim, shape.dtype)?;
+        if shape.page_size == 0 {
+            let message = "the CPU backend needs pages of at least one token, not page_size 0";
+            return Err(BackendError::Unsupported(message.to_owned()));
         }
         let factors = [shape.layers, shape.pages, shape.kv_heads, shape.page_size];
         let product = |start: usize| {
             let mut factors = factors.iter();
             factors.try_fold(start, |n, &factor| n.checked_mul(factor))
         };
-        let counts = product(2).and_then(|rows| Some((rows, rows.checked_mul(shape.head_dim)?)));
+        let counts =
+            product(shape.parts()).and_then(|rows| Some((rows, rows.checked_mul(shape.head_dim)?)));
         let (rows, elements) = counts.ok_or(BackendError::OutOfMemory {
             what: WHAT,
             bytes: usize::MAX,
@@ -87,12 +87,39 @@ impl CpuKvCache {
         Ok(cache)
     }
 
+    /// Checks that caches hold keys of `head_dim` columns, of which the `latent` ones are values too,
+    /// in the type `dtype`.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] with the remedy.
+    pub fn serves(
+        latent: Option<usize>,
+        head_dim: usize,
+        dtype: KvCacheDtype,
+    ) -> Result<(), BackendError> {
+        let (step, widest) = match dtype {
+            KvCacheDtype::Int8 if latent.is_some() => {
+                return Err(BackendError::Unsupported(NO_CODES.to_owned()));
+            }
+            KvCacheDtype::Int8 => (4, MAX_CODES),
+            KvCacheDtype::Bfloat16 | KvCacheDtype::Float32 => (2, MAX_HEAD_DIM),
+        };
+        if head_dim.is_multiple_of(step) && head_dim <= widest {
+            return Ok(());
+        }
+        Err(BackendError::Unsupported(format!(
+            "the CPU backend needs a head size of at most {widest} that is a multiple of {step}, not \
+             head_dim {head_dim}"
+        )))
+    }
+
     /// Fills page 0 with values that are no numbers. It stands in page tables where a request
     /// has no page, so tests see if such a page is read.
     fn spoil_page_0(&mut self) {
         let (head_dim, page) = (self.shape.head_dim, self.shape.page_size);
-        for part in 0..2 * self.shape.layers * usize::from(self.shape.pages > 0) {
-            let first = part * self.values_after();
+        let parts = self.shape.parts() * self.shape.layers;
+        for part in 0..parts * usize::from(self.shape.pages > 0) {
+            let first = part * self.plane_rows();
             for row in first..first + self.shape.kv_heads * page {
                 let values = row * head_dim..(row + 1) * head_dim;
                 match &mut self.data {
@@ -108,7 +135,8 @@ impl CpuKvCache {
     /// is a bug in a model.
     pub(crate) fn expect(&self, shape: &AttentionShape) {
         assert!(
-            (self.shape.kv_heads, self.shape.head_dim) == (shape.kv_heads, shape.head_dim)
+            (self.shape.kv_heads, self.shape.head_dim, self.shape.latent)
+                == (shape.kv_heads, shape.head_dim, shape.latent)
                 && shape.heads.is_multiple_of(shape.kv_heads),
             "attention of {} heads, {} key heads of {} does not fit a cache of {} heads of {}",
             shape.heads,
@@ -152,27 +180,46 @@ impl CpuKvCache {
         }
     }
 
-    /// The keys of one head of a layer.
+    /// The keys of one head of a layer. All heads of latents have the same keys.
     pub(crate) fn keys(&self, layer: usize, head: usize) -> Plane {
         let shape = &self.shape;
         assert!(layer < shape.layers, "layer {layer} has no cache");
+        let head = if shape.latent.is_some() { 0 } else { head };
         Plane {
-            start: 2 * layer * self.values_after() + head * shape.page_size,
+            start: shape.parts() * layer * self.plane_rows() + head * shape.page_size,
             page_stride: shape.kv_heads * shape.page_size,
             page_size: shape.page_size,
             pages: shape.pages,
         }
     }
 
-    /// Number of rows from a token's key to its value.
+    /// Number of rows from a token's key to its value. A latent's value begins where its key does.
     pub(crate) fn values_after(&self) -> usize {
+        match self.shape.latent {
+            None => self.plane_rows(),
+            Some(_) => 0,
+        }
+    }
+
+    /// Number of rows of the keys, or of the values, of a layer.
+    fn plane_rows(&self) -> usize {
         self.shape.pages * self.shape.kv_heads * self.shape.page_size
+    }
+
+    /// Returns true if keys and values are whole multiples of `columns` columns.
+    pub(super) fn is_in_units_of(&self, columns: usize) -> bool {
+        let KvShape {
+            head_dim, latent, ..
+        } = self.shape;
+        [head_dim, latent.unwrap_or(head_dim)]
+            .into_iter()
+            .all(|width| width.is_multiple_of(columns))
     }
 
     /// Rows of keys and values, of all layers.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn rows(&self) -> usize {
-        2 * self.shape.layers * self.values_after()
+        self.shape.parts() * self.shape.layers * self.plane_rows()
     }
 
     /// Copies the keys and values of one cell to another, in all layers.
@@ -185,7 +232,7 @@ impl CpuKvCache {
         for layer in 0..self.shape.layers {
             for head in 0..self.shape.kv_heads {
                 let plane = self.keys(layer, head);
-                for part in [0, values_after] {
+                for part in [0, values_after].into_iter().take(self.shape.parts()) {
                     let (from, to) = (at(&plane, from) + part, at(&plane, to) + part);
                     let range = from * head_dim..(from + 1) * head_dim;
                     match &mut self.data {
@@ -217,9 +264,10 @@ impl CpuKvCache {
             keys: self.keys(layer, 0),
             values_after: self.values_after(),
             kv_heads: self.shape.kv_heads,
+            parts: self.shape.parts(),
             cells,
         };
-        let first_key = width - 2 * self.shape.kv_heads * head_dim;
+        let first_key = width - target.parts * self.shape.kv_heads * head_dim;
         let source = |token: usize, index: usize| {
             let start = token * width + first_key + index * head_dim;
             &qkv[start..start + head_dim]
@@ -265,6 +313,8 @@ struct Target<'a> {
     keys: Plane,
     values_after: usize,
     kv_heads: usize,
+    /// Rows of a head in a cell.
+    parts: usize,
     cells: &'a [u32],
 }
 
@@ -274,7 +324,7 @@ impl Target<'_> {
     fn scatter(&self, pool: &mut Pool, shares: usize, store: impl Fn(usize, usize, usize) + Sync) {
         let page_size = self.keys.page_size;
         let work = |thread: usize| {
-            for index in share(2 * self.kv_heads, shares, thread) {
+            for index in share(self.parts * self.kv_heads, shares, thread) {
                 let (part, head) = (index / self.kv_heads, index % self.kv_heads);
                 let offset = part * self.values_after + head * page_size;
                 for (token, &cell) in self.cells.iter().enumerate() {

@@ -210,6 +210,6 @@ pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'st
         (Isa::Neon, data) => of_type!(data, neon),
         _ => return None,
     };
-    let fits = cache.shape.head_dim.is_multiple_of(COLUMNS) && tiles.rows() <= direct.sums.len();
+    let fits = cache.is_in_units_of(COLUMNS) && tiles.rows() <= direct.sums.len();
     fits.then_some(direct)
 }

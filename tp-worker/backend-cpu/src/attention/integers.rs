@@ -186,6 +186,6 @@ pub(super) fn select(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> Option<&'st
         (Isa::AmxEmulated, Data::Int8(..)) if tiles.input == Input::Blocks => &EMULATED,
         _ => return None,
     };
-    let fits = cache.shape.head_dim.is_multiple_of(COLUMNS) && tiles.rows() <= integers.sums.len();
+    let fits = cache.is_in_units_of(COLUMNS) && tiles.rows() <= integers.sums.len();
     fits.then_some(integers)
 }

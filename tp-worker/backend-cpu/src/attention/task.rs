@@ -273,16 +273,16 @@ impl Call<'_> {
 
     /// Writes the task's part of `out`.
     fn finish(&self, view: &View<'_>, sums: &Sums) {
-        let (head_dim, group) = (self.shape.head_dim, self.group());
+        let (columns, group) = (self.shape.value_dim(), self.group());
         let first = view.row.start as usize + view.task.queries.start;
-        let width = padded(head_dim);
+        let width = padded(self.shape.head_dim);
         for (head, row, slot) in view.places() {
             let (token, head) = (first + row / group, head * group + row % group);
             let (state, acc) = (&sums.states[slot], &sums.acc[slot * width..]);
-            let start = token * self.shape.out_width() + head * head_dim;
+            let start = token * self.shape.out_width() + head * columns;
             // SAFETY: tasks and joins cover disjoint (token, head) pairs.
-            let out = unsafe { self.out.slice(start..start + head_dim) };
-            self.order().restore(&acc[..head_dim], out);
+            let out = unsafe { self.out.slice(start..start + columns) };
+            self.order().restore(&acc[..columns], out);
             let sink = self
                 .sinks
                 .map(|sinks| sinks[head] * std::f32::consts::LOG2_E);

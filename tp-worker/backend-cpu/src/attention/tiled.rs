@@ -143,7 +143,7 @@ pub(super) fn fits(isa: Isa, tiles: &Tiles, cache: &CpuKvCache) -> bool {
     matches!(isa, Isa::Amx | Isa::AmxEmulated)
         && matches!(cache.data, Data::Bf16(_))
         && tiles.input == Input::Blocks
-        && cache.shape.head_dim.is_multiple_of(COLUMNS)
+        && cache.is_in_units_of(COLUMNS)
 }
 
 /// The kernels for the type that a cache holds; `None` if there are none.

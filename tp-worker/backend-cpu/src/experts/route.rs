@@ -1,6 +1,8 @@
 //! Routes of a mixture of experts: the experts that each row chooses, and the rows of each
 //! expert.
 
+mod groups;
+
 use lockstep_types::RouterWeights;
 
 use crate::exp::exp;
@@ -8,6 +10,7 @@ use crate::isa::Isa;
 use crate::multiversion::multiversion;
 use crate::partition::{Shared, for_rows};
 use crate::pool::Pool;
+use groups::Open;
 
 /// Least weight that a sigmoid gives. Published models add as much to the sums that they divide by.
 const LEAST: f32 = 1e-20;
@@ -91,7 +94,8 @@ impl<'a> Routing<'a> {
                     RouterWeights::Softmax => softmax(isa, scores),
                     RouterWeights::Sigmoid => sigmoids(isa, scores),
                 }
-                largest(scores, rule.correction, chosen, weights);
+                let open = Open::of(scores, rule.correction, rule.routing.groups);
+                largest(scores, rule.correction, open, chosen, weights);
                 weigh(rule, weights);
                 for expert in chosen {
                     let here = expert.wrapping_sub(first);
@@ -180,19 +184,20 @@ fn weigh(rule: &Rule<'_>, weights: &mut [f32]) {
     weights.iter_mut().for_each(|weight| *weight *= factor);
 }
 
-/// Chooses the experts of the largest weights with their corrections, of equal ones the lower, and
-/// lists them ascending. Weights without order are chosen after all others, or in the order of
+/// Chooses the `open` experts of the largest weights with their corrections, of equal ones the lower,
+/// and lists them ascending. Weights without order are chosen after all others, or in the order of
 /// experts. The signs of `weights` are overwritten.
 fn largest(
     weights: &mut [f32],
     correction: Option<&[f32]>,
+    open: Open,
     experts: &mut [u32],
     chosen: &mut [f32],
 ) {
     for _ in 0..experts.len() {
         let mut best: Option<(usize, f32)> = None;
         for (expert, &weight) in weights.iter().enumerate() {
-            let free = weight.is_sign_positive();
+            let free = weight.is_sign_positive() && open.has(expert);
             let worth = weight + correction.map_or(0.0, |values| values[expert]);
             if free && best.is_none_or(|(_, most)| worth > most) {
                 best = Some((expert, worth));
@@ -212,6 +217,8 @@ fn largest(
 
 #[cfg(test)]
 mod tests {
+    use lockstep_types::{ExpertGroups, GroupWorth};
+
     use super::*;
 
     fn routed(
@@ -337,6 +344,7 @@ mod tests {
                 renormalized: true,
                 factor: 2.5,
                 corrected: true,
+                groups: None,
             },
             correction: Some(&[0.0, -2.0, 0.0, 3.0]),
             scored: 4,
@@ -356,6 +364,21 @@ mod tests {
             assert!((weights[1] - expected[1]).abs() < 1e-6, "{weights:?}");
             assert_eq!(weights[2..], [1.0; 2]);
         }
+        // A group of negative worths keeps out those of other groups, which are worth more than it.
+        let grouped = Rule {
+            routing: lockstep_types::Routing {
+                groups: Some(ExpertGroups {
+                    count: 2,
+                    chosen: 1,
+                    worth: GroupWorth::TwoLargest,
+                }),
+                ..rule.routing
+            },
+            correction: Some(&[-0.9, -0.9, -0.8, -9.0]),
+            ..rule
+        };
+        let (starts, ..) = routed_by(&grouped, &[0.0, 0.0, 3.0, 0.0], 4, 2);
+        assert_eq!(starts, [0, 1, 2, 2, 2, 3, 4]);
         // Weights that vanish are still weights.
         let (.., weights) = routed_by(&rule, &[-1e6; 4], 4, 2);
         assert_eq!(weights, [1.25, 1.25, 1.0, 1.0]);

@@ -1,8 +1,8 @@
 use lockstep_backend::{
-    AttentionShape, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, DeviceMemory, ExpertSpace,
-    Experts, ExpertsShape, Holds, HostBlock, HostFloats, HostMatrix, InputLimits, KvShape, Linear,
-    MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _, RopeTable, Row,
-    WeightFormat,
+    AttendLatent, AttentionShape, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, DeviceMemory,
+    ExpertSpace, Experts, ExpertsShape, Holds, HostBlock, HostFloats, HostMatrix, InputLimits,
+    KvShape, LatentHeads, LatentShape, LatentSpace, Linear, MatrixRole, MatrixShape, Memory as _,
+    Ops as _, PassShape, Passes as _, RopeTable, Row, WeightFormat,
 };
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, ExpertGate, KvCacheDtype, Routing};
@@ -150,6 +150,7 @@ fn vectors_activations_and_caches_take_what_is_charged() {
         (KvCacheDtype::Int8, 12),
     ] {
         let shape = KvShape {
+            latent: None,
             group: 0,
             layers: 3,
             kv_heads: 2,
@@ -176,6 +177,7 @@ fn multiply(backend: &mut CpuBackend, rows: usize, shape: MatrixShape) {
 /// Attends to one request of `tokens` tokens.
 fn attend(backend: &mut CpuBackend, shape: &AttentionShape, tokens: u32) {
     let cache = KvShape {
+        latent: None,
         group: 0,
         layers: 1,
         kv_heads: shape.kv_heads,
@@ -225,6 +227,7 @@ fn operations_need_what_is_charged() {
                 let long = shape(32, 4_096, format);
                 let short = shapes(format).into_iter().map(|shape| (6, shape));
                 let pass = PassShape {
+                    latent: Vec::new(),
                     tokens: 6,
                     positions: 6,
                     attention: vec![attention],
@@ -305,6 +308,7 @@ fn experts_need_what_is_charged() {
                     down: shape(150, 33, format),
                 };
                 let pass = PassShape {
+                    latent: Vec::new(),
                     tokens: rows,
                     positions: rows,
                     attention: Vec::new(),
@@ -327,6 +331,109 @@ fn experts_need_what_is_charged() {
     }
 }
 
+/// Attends to the latents of `tokens` new tokens.
+fn attend_latent(backend: &mut CpuBackend, heads: &LatentHeads, tokens: u32) {
+    let (own, absorbed) = (heads.shape, heads.shape.absorbed());
+    let cache = KvShape {
+        group: 0,
+        layers: 1,
+        kv_heads: 1,
+        head_dim: own.cell(),
+        latent: Some(own.latent),
+        pages: 1,
+        page_size: tokens as usize,
+        dtype: KvCacheDtype::Float32,
+    };
+    let mut cache = backend.kv_cache(&cache).unwrap();
+    let mut all = |shape| -> Vec<_> { (0..own.heads).map(|_| load(backend, shape)).collect() };
+    let [keys, values] = [heads.keys, heads.values].map(&mut all);
+    let norm = backend.load_vector(&vec![1.0; own.latent]).unwrap();
+    let half = own.rotated / 2;
+    let table = RopeTable {
+        half,
+        cos: vec![1.0; tokens as usize * half],
+        sin: vec![0.0; tokens as usize * half],
+        queries: Vec::new(),
+    };
+    let rope = backend.load_rope(table).unwrap();
+    let op = AttendLatent {
+        shape: &own,
+        norm: &norm,
+        eps: 1e-6,
+        rope: &rope,
+        keys: &keys,
+        values: &values,
+    };
+    let all: Vec<u32> = (0..tokens).collect();
+    let row = Row {
+        start: 0,
+        q_len: tokens,
+        kv_len: 0,
+        pages_start: 0,
+        mask: None,
+    };
+    let batch = Batch {
+        tokens: &all,
+        positions: &all,
+        cells: &all,
+        rows: &[row],
+        pages: &[0],
+        ..Batch::default()
+    };
+    let limits = InputLimits::of(&batch, tokens as usize);
+    let mut inputs = backend.inputs(&limits).unwrap();
+    backend.stage(&batch, &mut inputs).unwrap();
+    let mut room = |width| backend.tensor(tokens as usize, width, Holds::Sum).unwrap();
+    let (mut query, mut cell) = (room(own.query_width()), room(own.cell()));
+    let (mut qkv, mut means) = (room(absorbed.qkv_width()), room(absorbed.out_width()));
+    let mut out = room(own.heads * own.value);
+    let space = LatentSpace {
+        qkv: &mut qkv,
+        means: &mut means,
+    };
+    let (query, cell, out) = (&mut query, &mut cell, &mut out);
+    backend
+        .attend_latent(&mut cache, 0, query, cell, &op, space, &inputs, out)
+        .unwrap();
+}
+
+#[test]
+fn latents_need_what_is_charged() {
+    for isa in Isa::available() {
+        for form @ (dtype, format) in FORMS {
+            for (tokens, heads) in [(1, 3), (7, 40), (70, 4)] {
+                let (mut backend, memory) = backend(isa, dtype);
+                let own = LatentShape {
+                    heads,
+                    nope: 20,
+                    rotated: 16,
+                    latent: 48,
+                    value: 36,
+                    scale: 1.0,
+                };
+                let heads = LatentHeads {
+                    shape: own,
+                    keys: shape(own.latent, own.nope, format),
+                    values: shape(own.value, own.latent, format),
+                };
+                attend_latent(&mut backend, &heads, tokens as u32);
+                let pass = PassShape {
+                    tokens,
+                    positions: tokens,
+                    attention: vec![own.absorbed()],
+                    latent: vec![heads],
+                    products: Vec::new(),
+                    experts: Vec::new(),
+                    gathered: 0,
+                };
+                let charged = memory.scratch_bytes(&[pass]);
+                let scratch = backend.allocated().scratch;
+                assert_eq!(scratch, charged, "{isa} {form:?} {tokens} tokens");
+            }
+        }
+    }
+}
+
 /// Results that several threads join, and gathered results, come on top.
 #[test]
 fn partial_results_are_charged_up_to_their_limit() {
@@ -339,6 +446,7 @@ fn partial_results_are_charged_up_to_their_limit() {
             isa: None,
         };
         let pass = PassShape {
+            latent: Vec::new(),
             tokens,
             positions,
             attention: vec![attention],

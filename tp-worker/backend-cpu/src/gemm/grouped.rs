@@ -24,6 +24,18 @@ pub(crate) struct Groups<'a> {
     pub biases: Option<&'a [f32]>,
     /// First row of each matrix, and behind the last matrix the number of all rows.
     pub starts: &'a [u32],
+    /// Places of results; `None` puts rows one behind the other, group after group.
+    pub placed: Option<Apart>,
+}
+
+/// Distances between rows of groups which all have as many rows. Such groups are heads, whose columns
+/// lie beside each other in the rows of tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct Apart {
+    /// Elements from a row of a group to the next.
+    pub row: usize,
+    /// Elements from a row of a group to that row of the next group.
+    pub group: usize,
 }
 
 /// Inputs of the rows of all groups.
@@ -33,6 +45,19 @@ pub(crate) struct Inputs<'a> {
     pub values: &'a [f32],
     /// Row of `values` that each row of the groups reads; `None` if it is the row itself.
     pub order: Option<&'a [u32]>,
+    /// Places of rows; `None` if rows are as wide as the matrices, one behind the other.
+    pub apart: Option<Apart>,
+}
+
+impl<'a> Inputs<'a> {
+    /// Rows that lie one behind the other, read in an `order` if there is one.
+    pub(crate) fn ordered(values: &'a [f32], order: Option<&'a [u32]>) -> Self {
+        Self {
+            values,
+            order,
+            apart: None,
+        }
+    }
 }
 
 /// Working memory of [`grouped_matmul`].
@@ -148,9 +173,15 @@ impl<'a> Job<'a> {
         let units = number(firsts, |number| self.group(number).blocks() * parts);
         let (words, packed) = (packed.len(), Shared::new(packed));
         let firsts = &*firsts;
-        let row = |row: usize| {
-            let row = inputs.order.map_or(row, |order| order[row] as usize);
-            &inputs.values[row * cols..(row + 1) * cols]
+        let row = |number: usize, group: &Group<'_>, row: usize| {
+            let start = match inputs.apart {
+                Some(apart) => row * apart.row + number * apart.group,
+                None => {
+                    let row = group.first + row;
+                    inputs.order.map_or(row, |order| order[row] as usize) * cols
+                }
+            };
+            &inputs.values[start..start + cols]
         };
         let pack = |unit: usize| {
             let (number, unit) = find(firsts, unit);
@@ -164,14 +195,8 @@ impl<'a> Job<'a> {
             // SAFETY: each unit is packed once, and units' words are disjoint: those of a group
             // begin where its rows do, and take no more than `row_words` for each.
             let out = unsafe { packed.slice(start + words.start..start + words.end) };
-            let first = group.first + first;
-            pack_block(
-                self.isa,
-                input,
-                (first..first + count).map(row),
-                &columns,
-                out,
-            );
+            let rows = (first..first + count).map(|at| row(number, &group, at));
+            pack_block(self.isa, input, rows, &columns, out);
         };
         if words <= PACK_ALONE {
             return (0..units).for_each(pack);
@@ -186,7 +211,7 @@ impl<'a> Job<'a> {
             let group = self.group(number);
             let blocks = group.blocks();
             (blocks > 0).then(|| {
-                let product = self.product(&group, packed, &out);
+                let product = self.product(number, &group, packed, &out);
                 let passes = product.passes(self.threads, blocks);
                 let cut = Cut::new(self.threads, group.w.panels(), blocks, passes);
                 (product, cut)
@@ -207,6 +232,7 @@ impl<'a> Job<'a> {
     /// The product of one group.
     fn product<'p>(
         &self,
+        number: usize,
         group: &Group<'p>,
         packed: &'p [u32],
         out: &Shared<'p, f32>,
@@ -216,7 +242,16 @@ impl<'a> Job<'a> {
     {
         let (w, tiles) = (group.w, group.tiles);
         let start = group.first * self.row_words;
-        let outputs = group.first * w.rows..(group.first + group.rows) * w.rows;
+        let (outputs, out_stride) = match self.groups.placed {
+            None => {
+                let end = group.first + group.rows;
+                (group.first * w.rows..end * w.rows, w.rows)
+            }
+            Some(Apart { row, group: apart }) => {
+                let first = number * apart;
+                (first..first + (group.rows - 1) * row + w.rows, row)
+            }
+        };
         Product {
             isa: self.isa,
             tiles,
@@ -226,6 +261,7 @@ impl<'a> Job<'a> {
             height: group.height,
             a: &packed[start..start + group.rows * tiles.input.len(w.cols)],
             out: out.part(outputs),
+            out_stride,
             sums: None,
         }
     }

@@ -38,6 +38,8 @@ pub(super) struct Product<'a> {
     pub height: usize,
     pub a: &'a [u32],
     pub out: Shared<'a, f32>,
+    /// Elements from a row of results to the next: the matrix's rows, or more.
+    pub out_stride: usize,
     /// Room for sums between slices, where tiles keep sums there.
     pub sums: Option<Sums<'a>>,
 }
@@ -257,7 +259,7 @@ impl Product<'_> {
         let mut edge = [0.0; PANEL * PANEL];
         let first = block * self.height;
         let range = |row: usize| {
-            let start = (first + row) * self.w.rows + panel * PANEL;
+            let start = (first + row) * self.out_stride + panel * PANEL;
             start..start + columns
         };
         if steps.start > 0 {
@@ -284,10 +286,10 @@ impl Product<'_> {
         ahead: Ahead,
         aside: Option<Aside>,
     ) {
-        let first = block * self.height * self.w.rows + weights.panel * PANEL;
+        let first = block * self.height * self.out_stride + weights.panel * PANEL;
         // SAFETY: the tile's first element lies inside `out`.
         let c = unsafe { self.out.as_ptr().add(first) };
-        self.call(tile, weights, block, (c, self.w.rows), (ahead, aside));
+        self.call(tile, weights, block, (c, self.out_stride), (ahead, aside));
     }
 
     /// Runs `tile` with its result at `target`: the address of the result, and elements from
@@ -347,7 +349,7 @@ impl Product<'_> {
             return;
         }
         for row in rows {
-            let start = row * self.w.rows;
+            let start = row * self.out_stride;
             // SAFETY: this thread alone works on these panels and rows.
             let out = unsafe { self.out.slice(start + columns.start..start + columns.end) };
             for (out, bias) in out.iter_mut().zip(&bias[columns.clone()]) {

@@ -300,6 +300,7 @@ fn instruction_sets_with_the_same_rounding_give_the_same_bits() {
 fn a_huge_cache_costs_nothing_until_it_is_written() {
     let mut backend = backend(Isa::detect(), Dtype::Bfloat16, 1);
     let shape = KvShape {
+        latent: None,
         group: 0,
         layers: 32,
         kv_heads: 8,

@@ -70,6 +70,7 @@ impl Case {
                 renormalized: count % 2 == 1,
                 factor: [1.0, 1.75][active % 2],
                 corrected: active == 3,
+                groups: None,
             },
             correction,
             gate: match count % 4 {

@@ -54,6 +54,7 @@ impl Stored {
             whole: Arc::clone(&self.grid),
             row: rows.start,
             col: first,
+            step: 1,
         };
         HostMatrix::Fp8(HostFp8 {
             cols: self.cols - first,

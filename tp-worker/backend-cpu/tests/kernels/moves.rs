@@ -114,6 +114,7 @@ impl Tokens {
     /// A cache whose cell `c` holds token `holds[c]`.
     fn cache(&self, backend: &mut CpuBackend, holds: &[usize]) -> CpuKvCache {
         let shape = KvShape {
+            latent: None,
             group: 0,
             layers: LAYERS,
             kv_heads: HEADS.kv_heads,

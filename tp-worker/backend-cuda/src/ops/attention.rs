@@ -362,6 +362,11 @@ fn check(shape: &AttentionShape, cached: Element) -> Result<(), CudaError> {
         head_dim,
         ..
     } = *shape;
+    if shape.latent.is_some() {
+        return Err(CudaError::Unsupported(
+            "latent attention (MLA) is not served on GPUs: run on the CPU".to_owned(),
+        ));
+    }
     if kv_heads == 0 || !heads.is_multiple_of(kv_heads) || heads == 0 {
         return Err(CudaError::Unsupported(format!(
             "{heads} query heads do not divide among {kv_heads} key heads"

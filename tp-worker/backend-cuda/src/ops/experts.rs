@@ -11,7 +11,7 @@ pub(crate) mod products;
 use std::sync::Arc;
 
 use lockstep_backend::{Experts, ExpertsShape, Linear};
-use lockstep_types::RouterWeights;
+use lockstep_types::{ExpertGroups, GroupWorth, RouterWeights};
 
 use crate::error::CudaError;
 use crate::kernels::{self, Source};
@@ -250,6 +250,16 @@ impl ExpertOps {
             corrected && w.active <= scored && w.first + w.held() <= scored,
             "a router scores its experts"
         );
+        // All experts are one group where there are none.
+        let groups = w.routing.groups.unwrap_or(ExpertGroups {
+            count: 1,
+            chosen: 1,
+            worth: GroupWorth::Largest,
+        });
+        assert!(
+            groups.count <= ExpertGroups::MOST && scored.is_multiple_of(groups.count),
+            "configuration refuses other groups"
+        );
         let parameters = Route {
             scores: scores.address(),
             correction: w.correction.map_or(0, Buffer::address),
@@ -264,6 +274,10 @@ impl ExpertOps {
             sigmoid: u32::from(w.routing.weights == RouterWeights::Sigmoid),
             renormalized: u32::from(w.routing.renormalized),
             factor: w.routing.factor,
+            groups: groups.count as u32,
+            chosen_groups: groups.chosen as u32,
+            two_largest: u32::from(groups.worth == GroupWorth::TwoLargest),
+            pad: 0,
         };
         let grid = [blocks(rows.most(), WARPS), 1, 1];
         // SAFETY: the lists have room for the choices of all rows.

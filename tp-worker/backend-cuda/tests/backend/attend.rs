@@ -68,6 +68,7 @@ fn texts(dtype: Dtype, cached: KvCacheDtype, way: Way) -> Vec<Vec<f32>> {
         bias: Some(&bias),
     };
     let shape = KvShape {
+        latent: None,
         group: 0,
         layers: 2,
         kv_heads: 2,

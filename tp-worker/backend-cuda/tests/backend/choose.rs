@@ -12,6 +12,7 @@ use lockstep_types::{Dtype, KvCacheDtype, sampling::SamplingParams};
 use crate::support::{gpu, noise, sums};
 
 const NO_CACHE: KvShape = KvShape {
+    latent: None,
     group: 0,
     layers: 1,
     kv_heads: 1,

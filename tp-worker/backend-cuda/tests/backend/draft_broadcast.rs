@@ -41,6 +41,7 @@ const KEY: PassKey = PassKey {
     max_q_len: ROWS,
 };
 const CACHE: KvShape = KvShape {
+    latent: None,
     group: 0,
     layers: 1,
     kv_heads: 1,

@@ -21,6 +21,7 @@ fn options_that_gpus_do_not_serve_are_refused_with_a_way_out() {
         "{error}"
     );
     let shape = KvShape {
+        latent: None,
         group: 0,
         layers: 1,
         kv_heads: 1,
@@ -42,6 +43,7 @@ fn too_much_is_out_of_memory() {
     let (_, all) = Context::open(0).unwrap().memory().unwrap();
     for much in [all, 1 << 60] {
         let cache = KvShape {
+            latent: None,
             group: 0,
             layers: 8,
             kv_heads: 8,

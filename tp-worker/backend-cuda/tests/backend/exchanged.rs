@@ -29,6 +29,7 @@ fn pass(place: RankLayout) -> PassShape {
         0
     };
     PassShape {
+        latent: Vec::new(),
         tokens: ROWS,
         positions: 16,
         attention: vec![AttentionShape::dense(1, 1, 16, 1.0)],

@@ -66,6 +66,7 @@ impl Layer {
             tensor(MOST, HIDDEN),
         ];
         let kv = KvShape {
+            latent: None,
             group: 0,
             layers: 1,
             kv_heads: 1,

@@ -131,6 +131,7 @@ fn everything_takes_what_is_charged(context: &Context) {
         let (used, _inputs) = taken(context, || gpu.inputs(&limits).unwrap());
         check("a batch", memory.inputs_bytes(&limits), used, 6);
         let shape = KvShape {
+            latent: None,
             group: 0,
             layers: 3,
             kv_heads: 2,
@@ -207,6 +208,7 @@ fn all_within(device: usize) {
         let (tokens, positions) = (64, 3000);
         let attention = AttentionShape::dense(4, 2, 16, 0.25);
         let pass = PassShape {
+            latent: Vec::new(),
             tokens,
             positions,
             attention: vec![attention],
@@ -276,6 +278,7 @@ fn attended_bytes(
 
 fn cache_of(shape: &AttentionShape, positions: usize) -> KvShape {
     KvShape {
+        latent: None,
         group: 0,
         layers: 1,
         kv_heads: shape.kv_heads,
@@ -293,6 +296,7 @@ fn working_memory_stays_within_what_is_charged(context: &Context) {
         let (tokens, positions) = (30, 700);
         let attention = AttentionShape::dense(4, 2, 16, 0.25);
         let charged = charged(dtype).scratch_bytes(&[PassShape {
+            latent: Vec::new(),
             tokens,
             positions,
             attention: vec![attention],

@@ -91,6 +91,7 @@ impl Layer {
             sin: angles.iter().map(|angle| angle.sin()).collect(),
         };
         let shape = KvShape {
+            latent: None,
             group: 0,
             layers: 1,
             kv_heads: 1,

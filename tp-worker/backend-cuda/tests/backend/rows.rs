@@ -64,6 +64,7 @@ fn operands_are_sums_in_their_type() {
 fn cells_of_a_fresh_cache_can_be_moved() {
     let mut gpu = gpu(Dtype::Bfloat16);
     let shape = KvShape {
+        latent: None,
         group: 0,
         layers: 1,
         kv_heads: 1,

@@ -241,6 +241,7 @@ fn cells_move(gpu: &Gpu, sampling: &SamplingKernels, seed: u64) -> usize {
     let attention = made.expect("kernels");
     let (cells, width) = (drafting.ids.len(), heads * head_dim);
     let kv = KvShape {
+        latent: None,
         group: 0,
         layers,
         kv_heads: heads,

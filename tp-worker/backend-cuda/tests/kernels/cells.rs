@@ -20,6 +20,7 @@ fn shape() -> AttentionShape {
 
 fn cache_shape(element: Element, layers: usize, pages: usize) -> KvShape {
     KvShape {
+        latent: None,
         group: 0,
         layers,
         kv_heads: shape().kv_heads,

@@ -176,6 +176,7 @@ fn unsupported_shapes_name_a_way_out() {
         assert!(text.contains(wanted), "{text}");
     }
     let shape = KvShape {
+        latent: None,
         group: 0,
         layers: 1,
         kv_heads: 1,

@@ -168,6 +168,7 @@ impl Case {
                 renormalized: count % 2 == 1,
                 factor: [1.0, 1.75][active % 2],
                 corrected: active == 3,
+                groups: None,
             },
             correction,
             gate: match biased {

@@ -269,6 +269,7 @@ pub fn attend_before(
     let mut cache = PagedCache::new(
         &gpu.context,
         &KvShape {
+            latent: None,
             group: 0,
             layers: 2,
             kv_heads: shape.kv_heads,

@@ -297,6 +297,7 @@ fn cells(gpu: &Gpu, attention: &Attention, normed: bool) {
     let (stream, positions, shape) = (&gpu.stream, [2, 0, 1], attention.shape());
     let inputs = gpu.inputs(&tokens(&positions), 1);
     let kv = KvShape {
+        latent: None,
         group: 0,
         layers: 2,
         kv_heads: shape.kv_heads,

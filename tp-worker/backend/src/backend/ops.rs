@@ -6,8 +6,9 @@ use lockstep_types::{Activation, Dtype};
 
 use super::memory::NO_STATES;
 use crate::{
-    Attend, AttentionShape, BackendError, BlockEnd, CountedKeys, DeltaOperands, ExpertSpace,
-    Experts, GatedDelta, Linear, LogitScaling, Memory, Rows, WholeNorms, composed,
+    Attend, AttendLatent, AttentionShape, BackendError, BlockEnd, CountedKeys, DeltaOperands,
+    ExpertSpace, Experts, GatedDelta, LatentSpace, Linear, LogitScaling, Memory, Rows, WholeNorms,
+    composed,
 };
 
 /// Operations of a transformer on one device, row by row and without its peers.
@@ -136,6 +137,34 @@ pub trait Ops: Memory {
     ) {
         self.matmul(x, w, qkv);
         self.attend(cache, layer, qkv, op, inputs, out);
+    }
+    /// All of a latent attention between its projections (DeepSeek-V2, arXiv:2405.04434). `query`
+    /// is `[n, heads·(nope + rotated)]`: the columns of all heads that are not rotated, then those
+    /// that are. `cell` is `[n, latent + rotated]`; its latent is normed and the rest rotated, and
+    /// so written to the token's cell. Each query sees what [`Self::attention`] shows it. `out` is
+    /// `[n, heads·value]`. The content of `query` and `cell` afterwards is unspecified.
+    ///
+    /// Queries are multiplied by their heads' key matrices, and means of latents by the value
+    /// matrices: no key or value of a cached position is ever made. So a token costs the same
+    /// work in a prompt, in a draft and alone, and has the same bits.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] on devices that do not have the operation.
+    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
+    fn attend_latent(
+        &mut self,
+        cache: &mut Self::KvCache,
+        layer: usize,
+        query: &mut Self::Tensor,
+        cell: &mut Self::Tensor,
+        op: &AttendLatent<'_, Self::Matrix, Self::Vector, Self::Rope>,
+        space: LatentSpace<'_, Self::Tensor>,
+        inputs: &Self::Inputs,
+        out: &mut Self::Tensor,
+    ) -> Result<(), BackendError> {
+        let _ = (cache, layer, query, cell, op, space, inputs, out);
+        let remedy = "this device runs no latent attention; give --device cpu";
+        Err(BackendError::Unsupported(remedy.into()))
     }
     /// `out = f(gate) · up` with the activation `f`, where `gate_up` is `[n, 2·m]` with the gate
     /// first.

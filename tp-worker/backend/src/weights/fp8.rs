@@ -26,6 +26,8 @@ pub struct ScalePart {
     pub row: usize,
     /// Column of the tensor that the part begins at.
     pub col: usize,
+    /// Rows of the tensor from one row of the part to the next.
+    pub step: usize,
 }
 
 /// Scales of a tensor, one for each block of rows and columns. Blocks at the lower and the
@@ -46,7 +48,7 @@ impl ScalePart {
     /// Returns the scale of an element, counted from the part's first one.
     fn at(&self, row: usize, col: usize) -> f32 {
         let grid = &self.whole;
-        let (row, col) = (self.row + row, self.col + col);
+        let (row, col) = (self.row + row * self.step, self.col + col);
         grid.values[row / grid.rows * grid.stride + col / grid.cols]
     }
 
@@ -140,7 +142,15 @@ mod tests {
                 rows: count,
             };
             let whole = Arc::clone(&grid);
-            (block, ScalePart { whole, row, col })
+            (
+                block,
+                ScalePart {
+                    whole,
+                    row,
+                    col,
+                    step: 1,
+                },
+            )
         };
         let (blocks, scales) = [part(5, 2, 2), part(1, 3, 2)].into_iter().unzip();
         let mut matrix = HostFp8 {

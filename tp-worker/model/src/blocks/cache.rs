@@ -67,7 +67,7 @@ impl StatePlace {
 fn shape_of(model: &ModelConfig, shard: &Shard, number: usize) -> Option<DeltaShape> {
     match &model.layers[number].mixer {
         Mixer::GatedDelta(delta) => Some(delta_shape(delta, shard)),
-        Mixer::Attention(_) => None,
+        Mixer::Attention(_) | Mixer::LatentAttention(_) => None,
     }
 }
 
@@ -105,14 +105,22 @@ pub(crate) fn cache_shapes(
 ) -> Vec<KvShape> {
     let shape = |(number, group): (usize, KvGroup)| {
         // All layers of a group have as many key/value heads on a rank.
-        let first = group.layers.first();
-        let first = first.and_then(|layer| model.layers[*layer].attention());
-        let kv_heads = first.map_or(0, |attention| shard.heads(attention).kv.len());
+        let first = group
+            .layers
+            .first()
+            .map(|layer| &model.layers[*layer].mixer);
+        let (kv_heads, latent) = match first {
+            None => (0, None),
+            Some(Mixer::Attention(attention)) => (shard.heads(attention).kv.len(), None),
+            Some(Mixer::LatentAttention(latent)) => (1, Some(latent.latent)),
+            Some(Mixer::GatedDelta(_)) => (0, None),
+        };
         KvShape {
             group: number.min(groups.saturating_sub(1)),
             layers: group.layers.len(),
             kv_heads,
             head_dim: group.spec.head_dim(),
+            latent,
             pages: pages.of(group.spec),
             page_size,
             dtype,

@@ -6,27 +6,48 @@
 
 mod attention;
 mod gated_delta;
+mod latent;
 
-use lockstep_backend::{AttentionShape, Axis, Backend, BackendError, DeltaShape};
+use lockstep_backend::{AttentionShape, Axis, Backend, BackendError, DeltaShape, LatentHeads};
 use lockstep_types::{self as types, LayerSpec, ModelConfig};
 
 use super::{
     LayerContext, LayerPlace, Linear,
     allocate::Allocate,
     cache::ModelCache,
+    distinct::distinct,
     parts::{Convert, Form, Listed, Tensors},
 };
 use crate::{CollectiveStep, Shard, Topology};
 use attention::{Attention, AttentionBuffers, AttentionVariants};
 use gated_delta::{GatedDelta, GatedDeltaBuffers};
+use latent::{LatentAttention, LatentBuffers, LatentVariants, latent_shapes};
 
-pub(crate) use attention::attention_shapes;
 pub(crate) use gated_delta::{delta_shape, delta_shapes};
+
+/// Returns the distinct attention shapes of a model's layers on one rank.
+pub(crate) fn attention_shapes(model: &ModelConfig, shard: &Shard) -> Vec<AttentionShape> {
+    let attentions = model.attentions();
+    let shapes = attentions.map(|attention| Attention::shape(attention, shard));
+    distinct(shapes.chain(latent_shapes(model, shard)))
+}
+
+/// Returns the distinct matrices of heads that attend to latents, in `model`.
+pub(crate) fn latent_heads<'m>(
+    model: &ModelConfig,
+    mixers: impl Iterator<Item = &'m Mixer<Listed>>,
+) -> Vec<LatentHeads> {
+    distinct(mixers.filter_map(|mixer| match mixer {
+        Mixer::Attention(_) | Mixer::GatedDelta(_) => None,
+        Mixer::LatentAttention(latent) => latent.heads(model),
+    }))
+}
 
 /// One rank's part of a layer's mixer.
 pub(crate) enum Mixer<F: Form> {
     Attention(Attention<F>),
     GatedDelta(GatedDelta<F>),
+    LatentAttention(LatentAttention<F>),
 }
 
 /// Distinct sizes of a model's mixers on one rank, kind by kind. Layers of one size share
@@ -34,6 +55,7 @@ pub(crate) enum Mixer<F: Form> {
 pub(crate) struct MixerVariants {
     attention: AttentionVariants,
     gated_delta: Vec<DeltaShape>,
+    latent: LatentVariants,
 }
 
 impl MixerVariants {
@@ -42,6 +64,7 @@ impl MixerVariants {
         Self {
             attention: AttentionVariants::of(model, shard),
             gated_delta: delta_shapes(model, shard),
+            latent: LatentVariants::of(model, shard),
         }
     }
 }
@@ -52,6 +75,8 @@ pub(crate) struct MixerBuffers<T> {
     pub attention: Vec<AttentionBuffers<T>>,
     /// Buffers for each of [`delta_shapes`].
     pub gated_delta: Vec<GatedDeltaBuffers<T>>,
+    /// Buffers for each of [`LatentVariants::widths`].
+    pub latent: Vec<LatentBuffers<T>>,
 }
 
 impl<T> MixerBuffers<T> {
@@ -69,9 +94,13 @@ impl<T> MixerBuffers<T> {
         let attention = attention.collect::<Result<_, _>>()?;
         let deltas = variants.gated_delta.iter();
         let deltas = deltas.map(|shape| GatedDeltaBuffers::new(device, *shape, tokens));
+        let gated_delta = deltas.collect::<Result<_, _>>()?;
+        let latent = variants.latent.widths.iter();
+        let latent = latent.map(|widths| LatentBuffers::new(device, *widths, tokens));
         Ok(Self {
             attention,
-            gated_delta: deltas.collect::<Result<_, _>>()?,
+            gated_delta,
+            latent: latent.collect::<Result<_, _>>()?,
         })
     }
 
@@ -82,6 +111,9 @@ impl<T> MixerBuffers<T> {
         }
         for delta in &mut self.gated_delta {
             delta.set_rows(backend, rows);
+        }
+        for latent in &mut self.latent {
+            latent.set_rows(backend, rows);
         }
     }
 }
@@ -97,6 +129,9 @@ impl Mixer<Listed> {
             types::Mixer::GatedDelta(spec) => {
                 Self::GatedDelta(GatedDelta::listed(place, spec, &variants.gated_delta))
             }
+            types::Mixer::LatentAttention(spec) => {
+                Self::LatentAttention(LatentAttention::listed(place, spec, &variants.latent))
+            }
         }
     }
 
@@ -111,6 +146,9 @@ impl Mixer<Listed> {
         match &layer.mixer {
             types::Mixer::Attention(spec) => Attention::collectives(spec, hidden, topology, axis),
             types::Mixer::GatedDelta(_) => GatedDelta::collectives(hidden, topology, axis),
+            types::Mixer::LatentAttention(_) => {
+                LatentAttention::collectives(hidden, topology, axis)
+            }
         }
     }
 
@@ -119,6 +157,10 @@ impl Mixer<Listed> {
         match &layer.mixer {
             types::Mixer::Attention(spec) => Attention::shape(spec, shard).out_width(),
             types::Mixer::GatedDelta(spec) => delta_shape(spec, shard).value_width(),
+            types::Mixer::LatentAttention(spec) => {
+                let shape = LatentAttention::shape(spec, shard);
+                shape.heads * shape.value
+            }
         }
     }
 }
@@ -128,7 +170,7 @@ impl<F: Form> Mixer<F> {
     pub fn attention_shape(&self) -> Option<&AttentionShape> {
         match self {
             Self::Attention(attention) => Some(&attention.shape),
-            Self::GatedDelta(_) => None,
+            Self::GatedDelta(_) | Self::LatentAttention(_) => None,
         }
     }
 
@@ -137,6 +179,7 @@ impl<F: Form> Mixer<F> {
         match self {
             Self::Attention(attention) => &attention.output,
             Self::GatedDelta(delta) => &delta.output,
+            Self::LatentAttention(latent) => &latent.output,
         }
     }
 
@@ -145,6 +188,7 @@ impl<F: Form> Mixer<F> {
         match self {
             Self::Attention(attention) => &buffers.attention[attention.buffers].attended,
             Self::GatedDelta(delta) => &buffers.gated_delta[delta.buffers].mixed,
+            Self::LatentAttention(latent) => &buffers.latent[latent.buffers].attended,
         }
     }
 }
@@ -156,6 +200,7 @@ impl<F: Form> Tensors<F> for Mixer<F> {
         Ok(match self {
             Self::Attention(attention) => Mixer::Attention(attention.convert(to)?),
             Self::GatedDelta(delta) => Mixer::GatedDelta(delta.convert(to)?),
+            Self::LatentAttention(latent) => Mixer::LatentAttention(latent.convert(to)?),
         })
     }
 }
@@ -184,6 +229,10 @@ impl<B: Backend> Mixer<B> {
             Self::GatedDelta(delta) => {
                 let buffers = &mut buffers.gated_delta[delta.buffers];
                 delta.run(backend, input, buffers, cache, inputs)
+            }
+            Self::LatentAttention(latent) => {
+                let buffers = &mut buffers.latent[latent.buffers];
+                latent.run(backend, context, input, buffers, cache, inputs)
             }
         }
     }

@@ -173,7 +173,9 @@ impl MatrixPart {
             })
         };
         let group = fp8.and_then(|fp8| fp8.group(self.columns.start));
-        match group.filter(|_| self.tensors.iter().all(|tensor| stored(&tensor.name))) {
+        // Devices have no kernels for 8-bit floats that lie turned around.
+        let served = |tensor: &TensorRows| tensor.turned.is_none() && stored(&tensor.name);
+        match group.filter(|_| self.tensors.iter().all(served)) {
             Some(group) if floats == WeightFormat::Float => WeightFormat::Fp8 { group },
             _ => floats,
         }

@@ -3,7 +3,10 @@
 use std::{f64::consts::PI, iter::repeat_n};
 
 use lockstep_backend::RopeTable;
-use lockstep_types::{AttentionSpec, LongRope, ModelConfig, QueryScaling, RopeConfig, RopeScaling};
+use lockstep_types::{
+    AttentionSpec, LatentAttentionSpec, LongRope, Mixer, ModelConfig, QueryScaling, RopeConfig,
+    RopeScaling,
+};
 
 use super::distinct::distinct;
 
@@ -54,7 +57,16 @@ fn query_factors(rope: &RopeConfig, positions: usize) -> Vec<f32> {
 /// Returns the distinct rotary tables of a model's layers: frequencies and the width of a
 /// head.
 pub(crate) fn rope_tables(model: &ModelConfig) -> Vec<(RopeConfig, usize)> {
-    distinct(model.attentions().map(rope_of))
+    distinct(model.layers.iter().filter_map(|layer| match &layer.mixer {
+        Mixer::Attention(attention) => Some(rope_of(attention)),
+        Mixer::LatentAttention(latent) => Some(rope_of_latent(latent)),
+        Mixer::GatedDelta(_) => None,
+    }))
+}
+
+/// Returns the rotation of the rotated columns of a latent attention, and their number.
+pub(super) fn rope_of_latent(latent: &LatentAttentionSpec) -> (RopeConfig, usize) {
+    (latent.rope.clone(), latent.rotated)
 }
 
 pub(super) fn rope_of(attention: &AttentionSpec) -> (RopeConfig, usize) {

@@ -87,7 +87,10 @@ impl<'a> Convert<Listed> for Locate<'a, '_> {
         let found = match &taken {
             HostMatrix::Floats(floats) => Some(floats.dtype),
             HostMatrix::Turned(floats) => Some(floats.dtype),
-            HostMatrix::Fp8(_) | HostMatrix::Mxfp4(_) | HostMatrix::Random(_) => None,
+            HostMatrix::Fp8(_)
+            | HostMatrix::TurnedFp8(_)
+            | HostMatrix::Mxfp4(_)
+            | HostMatrix::Random(_) => None,
         };
         let expected = match format {
             WeightFormat::Fp8 { .. } => Some("F8_E4M3"),

@@ -94,6 +94,7 @@ impl<B: Backend> EagleHead<B> {
             layers: 1,
             kv_heads,
             head_dim,
+            latent: None,
             pages,
             page_size,
             dtype,

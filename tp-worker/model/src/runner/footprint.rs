@@ -15,7 +15,7 @@ use crate::{
     blocks::{
         attention_shapes,
         cache::{cache_shapes, state_shapes},
-        delta_shapes, expert_shapes,
+        delta_shapes, expert_shapes, latent_heads,
         parts::{Listed, Tensors},
         rope_tables,
     },
@@ -175,6 +175,7 @@ impl Part {
             pass: PassShape {
                 deltas: delta_shapes(model, shard),
                 gathered: gathered * limits.logit_block_rows,
+                latent: latent_heads(model, listed.layers.iter().map(|layer| &layer.mixer)),
                 ..pass(
                     limits,
                     dp_size,
@@ -235,6 +236,7 @@ fn pass(
         positions: limits.positions.next_multiple_of(limits.page_size.max(1)),
         attention,
         deltas: Vec::new(),
+        latent: Vec::new(),
         products: all.chain([(limits.logit_block_rows, head)]).collect(),
         experts: experts.into_iter().map(|experts| (rows, experts)).collect(),
         gathered: 0,

@@ -74,11 +74,14 @@ impl Shard {
             total,
             remedy,
         };
-        for layer in model.attentions() {
-            let (heads, kv_heads) = (layer.heads, layer.kv_heads);
+        for layer in &model.layers {
+            let heads = layer.mixer.heads();
             if attention.size == 0 || !heads.is_multiple_of(attention.size) {
                 return Err(split("attention heads", heads, divisors(heads)));
             }
+        }
+        for layer in model.attentions() {
+            let (heads, kv_heads) = (layer.heads, layer.kv_heads);
             if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
                 let remedy = format!("a model whose {kv_heads} key/value heads divide them");
                 return Err(split("attention heads", heads, remedy));
@@ -127,13 +130,19 @@ impl Shard {
         }
     }
 
+    /// Returns this rank's query heads, of `heads`.
+    pub fn query_heads(&self, heads: usize) -> Range<usize> {
+        let Place { rank, size } = self.topology.attention;
+        let local = heads / size;
+        rank * local..(rank + 1) * local
+    }
+
     /// Returns this rank's heads of an attention.
     pub fn heads(&self, layer: &AttentionSpec) -> Heads {
-        let Place { rank, size } = self.topology.attention;
-        let local = layer.heads / size;
+        let size = self.topology.attention.size;
         let group = layer.heads / layer.kv_heads;
-        let queries = rank * local..(rank + 1) * local;
-        let served = local / layer.kv_heads_per_rank(size);
+        let queries = self.query_heads(layer.heads);
+        let served = queries.len() / layer.kv_heads_per_rank(size);
         Heads {
             kv: queries.clone().step_by(served).map(|h| h / group).collect(),
             queries,

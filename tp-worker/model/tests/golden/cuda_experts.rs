@@ -7,7 +7,7 @@ use lockstep_backend::{
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions};
 use lockstep_collective::Single;
-use lockstep_types::{Dtype, ExpertGate, RouterWeights, Routing};
+use lockstep_types::{Dtype, ExpertGate, ExpertGroups, GroupWorth, RouterWeights, Routing};
 
 /// Columns of an expert, of which the first alone is anything.
 const COLUMNS: usize = 8;
@@ -49,6 +49,27 @@ fn matrix<B: Memory>(backend: &mut B, values: &[f32], cols: usize) -> B::Matrix 
     backend.load_matrix(&host, WeightFormat::Float).unwrap()
 }
 
+/// Groups of the experts of some cases, in which there are enough experts to choose.
+fn groups(seed: u64, experts: usize, active: usize) -> Option<ExpertGroups> {
+    let (count, chosen) = match experts {
+        40 => (8, 2),
+        64 => (16, 5),
+        128 => (64, 5),
+        8 => (4, 1),
+        _ => return None,
+    };
+    let fits = experts.is_multiple_of(count) && chosen * (experts / count) >= active;
+    let worth = match seed % 2 {
+        0 => GroupWorth::TwoLargest,
+        _ => GroupWorth::Largest,
+    };
+    (fits && seed % 3 != 2).then_some(ExpertGroups {
+        count,
+        chosen,
+        worth,
+    })
+}
+
 impl Case {
     fn new(seed: u64, (rows, count, active): (usize, usize, usize)) -> Self {
         let corrected = seed.is_multiple_of(2);
@@ -65,6 +86,7 @@ impl Case {
                 renormalized: seed % 5 < 3,
                 factor: [1.0, 1.8][seed as usize % 2],
                 corrected,
+                groups: groups(seed, count, active),
             },
             correction: corrected.then(|| noise(seed + 100, count)),
             scores: noise(seed, rows * count),
@@ -154,7 +176,7 @@ fn routes_are_those_of_processors_bit_for_bit() {
         isa: None,
     };
     let mut cpu = CpuBackend::new(options, Box::new(Single::new())).unwrap();
-    let sizes = [(5, 8, 2), (9, 40, 3), (3, 64, 8), (7, 9, 9), (2, 130, 10)];
+    let sizes = [(5, 8, 2), (9, 40, 3), (3, 64, 8), (7, 9, 9), (2, 128, 10)];
     for (seed, sizes) in (0..20).zip(sizes.into_iter().cycle()) {
         let mut case = Case::new(seed, sizes);
         if seed >= 15 {

@@ -5,8 +5,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use lockstep_types::{
-    Activation, Dtype, ExpertGate, ExpertTensors, ExpertsSpec, KvCacheDtype, Mlp, ModelConfig,
-    NormKind, Norms, QkNorm, RopeConfig, RopeScaling, RouterWeights, Values,
+    Activation, Dtype, ExpertGate, ExpertTensors, ExpertsSpec, GroupWorth, KvCacheDtype,
+    LatentAttentionSpec, Mixer, Mlp, ModelConfig, NormKind, Norms, QkNorm, RopeConfig, RopeScaling,
+    RouterWeights, Values,
 };
 
 use super::{F32_TOLERANCE, cases, cpu, max_error};
@@ -16,7 +17,7 @@ use crate::naive::{Naive, delta::Fault};
 /// A fixture, the mechanism that is left out, and the way to leave it out.
 type Left = (&'static str, &'static str, fn(&mut ModelConfig));
 
-const FAULTS: [Left; 68] = [
+const FAULTS: [Left; 81] = [
     ("granite", "embedding's factor", |model| {
         model.multipliers.embedding = 1.0;
     }),
@@ -242,6 +243,53 @@ const FAULTS: [Left; 68] = [
     ("qwen3_next", "distance of norms from one", |model| {
         model.norm = NormKind::Rms;
     }),
+    ("deepseek_v3", "growth of scores by YaRN", |model| {
+        latents(model, |own| own.scale = (own.query() as f32).powf(-0.5));
+    }),
+    ("deepseek_v2", "factor of cosines", |model| {
+        latents(model, |own| {
+            if let RopeScaling::Yarn {
+                attention_factor, ..
+            } = &mut own.rope.scaling
+            {
+                *attention_factor = 1.0;
+            }
+        });
+    }),
+    ("deepseek_v3", "neighbours that rotate together", |model| {
+        latents(model, |own| own.interleaved = false);
+    }),
+    ("glm4_moe_lite", "halves that rotate together", |model| {
+        latents(model, |own| own.interleaved = true);
+    }),
+    ("deepseek_v3", "epsilon of latents", |model| {
+        let eps = model.rms_norm_eps;
+        latents(model, |own| own.norm_eps = eps);
+    }),
+    ("deepseek_v2_lite", "rotation of the shared key", |model| {
+        latents(model, |own| own.rope = RopeConfig::unrotated());
+    }),
+    ("glm4_moe_lite", "biases of latents", |model| {
+        latents(model, |own| own.bias = false);
+    }),
+    ("deepseek_v3", "groups of experts", |model| {
+        mixtures(model, |experts| experts.routing.groups = None);
+    }),
+    ("deepseek_v2", "groups of experts", |model| {
+        mixtures(model, |experts| experts.routing.groups = None);
+    }),
+    ("deepseek_v2", "worth of a group", |model| {
+        worth(model, GroupWorth::TwoLargest);
+    }),
+    ("deepseek_v3", "worth of a group", |model| {
+        worth(model, GroupWorth::Largest);
+    }),
+    ("deepseek_v3", "correction of choices in groups", |model| {
+        mixtures(model, |experts| experts.routing.corrected = false);
+    }),
+    ("mistral4", "growth of queries", |model| {
+        latents(model, |own| own.rope.query_scaling = None);
+    }),
 ];
 
 /// Mistakes inside of recurrent layers, and of output gates.
@@ -277,6 +325,24 @@ fn other_order(model: &mut ModelConfig) {
 
 fn no_qk_norm(model: &mut ModelConfig) {
     each(model, |layer| layer.qk_norm = QkNorm::None);
+}
+
+/// Changes each latent attention.
+fn latents(model: &mut ModelConfig, change: impl Fn(&mut LatentAttentionSpec)) {
+    for layer in &mut model.layers {
+        if let Mixer::LatentAttention(own) = &mut layer.mixer {
+            change(own);
+        }
+    }
+}
+
+/// Changes the value by which groups of experts are chosen.
+fn worth(model: &mut ModelConfig, worth: GroupWorth) {
+    mixtures(model, |experts| {
+        if let Some(groups) = &mut experts.routing.groups {
+            groups.worth = worth;
+        }
+    });
 }
 
 /// Changes each mixture of experts.

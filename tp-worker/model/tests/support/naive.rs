@@ -5,6 +5,8 @@
 mod arithmetic;
 #[path = "naive/delta.rs"]
 pub mod delta;
+#[path = "naive/latent.rs"]
+mod latent;
 #[path = "naive/memory.rs"]
 mod memory;
 
@@ -12,10 +14,10 @@ use std::{collections::BTreeSet, ops::Range};
 
 use arithmetic::{activated, chosen, dot, gated, layer_normed, normed, seen};
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeltaOperands, Exchange,
-    ExpertSpace, Experts, GatedDelta, Groups, Holds, KvShape, Linear, LogitScaling, Memory as _,
-    Norm, Ops, Owners, PassKey, PassRecords, Passes, RopeTable, Row, RowState, Rows, Scatter,
-    StateKeep, WholeNorms,
+    AttendLatent, AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeltaOperands,
+    Exchange, ExpertSpace, Experts, GatedDelta, Groups, Holds, KvShape, LatentSpace, Linear,
+    LogitScaling, Memory as _, Norm, Ops, Owners, PassKey, PassRecords, Passes, RopeTable, Row,
+    RowState, Rows, Scatter, StateKeep, WholeNorms,
 };
 use lockstep_collective::Collective;
 use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
@@ -304,16 +306,7 @@ impl Ops for Naive {
         assert_eq!(sinks.map(Vec::len), shape.sinks.then_some(shape.heads));
         let (dim, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
         let (keys, values) = (&mut cache.keys[layer], &mut cache.values[layer]);
-        let groups = inputs
-            .cells
-            .len()
-            .checked_div(inputs.tokens.len())
-            .unwrap_or(1);
-        let of_group = |list: &[u32]| {
-            let each = list.len() / groups;
-            list[cache.shape.group * each..][..each].to_vec()
-        };
-        let (cells, pages) = (of_group(&inputs.cells), of_group(&inputs.pages));
+        let (cells, pages) = inputs.of_group(cache.shape.group);
         for (token, cell) in cells.iter().enumerate() {
             let new = &qkv.row(token)[shape.heads * dim..];
             keys[*cell as usize * width..][..width].copy_from_slice(&new[..width]);
@@ -356,6 +349,20 @@ impl Ops for Naive {
                 }
             }
         }
+    }
+    fn attend_latent(
+        &mut self,
+        cache: &mut Cache,
+        layer: usize,
+        query: &mut Tensor,
+        cell: &mut Tensor,
+        op: &AttendLatent<'_, Tensor, Vec<f32>, RopeTable>,
+        _: LatentSpace<'_, Tensor>,
+        inputs: &Inputs,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        latent::attend(cache, layer, [query, cell], op, inputs, out);
+        Ok(())
     }
     fn gate(&mut self, gate_up: &Tensor, activation: Activation, out: &mut Tensor) {
         gate_up.holds(SUM);

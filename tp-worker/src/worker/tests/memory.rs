@@ -141,6 +141,14 @@ fn architectures_take_what_is_charged() {
             // Records and states of different numbers, so that none stands for the other.
             config.kv.states = if model.has_states() { SLOTS + 3 } else { 0 };
             config.server.context_length = 32;
+            let codes = kv_dtype == KvCacheDtype::Int8;
+            // Latents are cached as floats.
+            let floats = codes && model.latent_attentions().next().is_some();
+            let kv_dtype = if floats {
+                KvCacheDtype::Bfloat16
+            } else {
+                kv_dtype
+            };
             (config.model.quantization, config.kv.dtype) = (quantization, kv_dtype);
             chunked(&mut config, chunk);
             check(

@@ -37,10 +37,7 @@ pub(super) fn read(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigE
         factor,
         ..
     } = Stretch::read(config, rope)?;
-    let growth = |strength: f64| match factor > 1.0 {
-        true => 0.1 * strength * factor.ln() + 1.0,
-        false => 1.0,
-    };
+    let growth = |strength: f64| grown(strength, factor);
     let scales = (strength(rope, "mscale")?, strength(rope, "mscale_all_dim")?);
     let attention_factor = match (rope.number("attention_factor")?, scales) {
         (Some(given), _) => given,
@@ -55,6 +52,27 @@ pub(super) fn read(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigE
         attention_factor,
         truncate: rope.flag("truncate", true)?,
     })
+}
+
+/// Returns `m(mscale_all_dim)`, one where the key is not given or nothing is stretched.
+///
+/// # Errors
+/// [`ModelConfigError`]: a key is damaged.
+pub(super) fn growth_of_all(config: &Raw, rope: &Raw) -> Result<f64, ModelConfigError> {
+    let kind = rope.text("rope_type")?.or(rope.text("type")?);
+    let all = strength(rope, "mscale_all_dim")?;
+    match all.filter(|_| kind.is_some_and(|kind| kind != "default")) {
+        None => Ok(1.0),
+        Some(strength) => Ok(grown(strength, Stretch::read(config, rope)?.factor)),
+    }
+}
+
+/// Growth by `strength` where positions are stretched by `factor`.
+fn grown(strength: f64, factor: f64) -> f64 {
+    match factor > 1.0 {
+        true => 0.1 * strength * factor.ln() + 1.0,
+        false => 1.0,
+    }
 }
 
 /// Reads a strength, of which zero means none.

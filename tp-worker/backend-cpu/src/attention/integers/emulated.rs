@@ -55,7 +55,7 @@ unsafe fn scores<const M: usize>(
             std::slice::from_raw_parts_mut(scores, M),
         )
     };
-    let mut query = [0i32; super::super::cache::MAX_HEAD_DIM];
+    let mut query = [0i32; super::super::cache::MAX_CODES];
     for (row, scores) in scores.iter_mut().enumerate() {
         for (word, codes) in query[..len]
             .as_chunks_mut::<CODES>()
@@ -115,7 +115,7 @@ unsafe fn sums<const M: usize>(
 
 multiversion! {
     fn add_values(weights: &Bytes, worth: f32, values: &[i8], acc: &mut [f32]) {
-        let mut sums = [0i32; super::super::cache::MAX_HEAD_DIM];
+        let mut sums = [0i32; super::super::cache::MAX_CODES];
         let sums = &mut sums[..acc.len()];
         for (i, values) in values.chunks_exact(acc.len()).enumerate() {
             let weight = 256 * i32::from(weights[0][i]) + i32::from(weights[1][i]);

@@ -270,7 +270,7 @@ unsafe fn few_scores<const M: usize>(
 
 /// 16 rows of codes.
 #[repr(C, align(64))]
-struct Room([u8; ROWS * super::super::cache::MAX_HEAD_DIM]);
+struct Room([u8; ROWS * super::super::cache::MAX_CODES]);
 
 /// Writes columns of 16 keys' scores as rows of `scores`, from position `first` on.
 #[inline(always)]

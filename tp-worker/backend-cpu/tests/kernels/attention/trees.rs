@@ -28,6 +28,7 @@ impl<'a> Request<'a> {
     ) -> Self {
         let pages = capacity.div_ceil(page_size);
         let shape = KvShape {
+            latent: None,
             group: 0,
             layers: 1,
             kv_heads: world.shape.kv_heads,

@@ -214,6 +214,7 @@ impl Run {
         let tables = (0..world.requests.len()).map(|r| free.split_off(free.len() - pages_of(r)));
         let tables = tables.collect();
         let shape = KvShape {
+            latent: None,
             group: 0,
             layers: 2,
             kv_heads: world.shape.kv_heads,

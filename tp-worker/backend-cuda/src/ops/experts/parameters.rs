@@ -34,6 +34,10 @@ pub(super) struct Route {
     pub sigmoid: u32,
     pub renormalized: u32,
     pub factor: f32,
+    pub groups: u32,
+    pub chosen_groups: u32,
+    pub two_largest: u32,
+    pub pad: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]

@@ -265,12 +265,6 @@ impl Attention<Listed> {
     }
 }
 
-/// Returns the distinct attention shapes of a model's layers on one rank.
-pub(crate) fn attention_shapes(model: &ModelConfig, shard: &Shard) -> Vec<AttentionShape> {
-    let shapes = model.attentions();
-    distinct(shapes.map(|attention| Attention::shape(attention, shard)))
-}
-
 /// Returns the distinct widths of the buffers of a model's layers on one rank. Layers with and
 /// without windows share buffers.
 pub(crate) fn attention_widths(model: &ModelConfig, shard: &Shard) -> Vec<AttentionWidths> {

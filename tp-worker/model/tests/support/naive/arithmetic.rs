@@ -1,7 +1,7 @@
 //! Plain arithmetic of the naive backend.
 
 use lockstep_backend::{CheckpointDtype, Row};
-use lockstep_types::{Activation, ExpertGate, RouterWeights, Routing};
+use lockstep_types::{Activation, ExpertGate, ExpertGroups, GroupWorth, RouterWeights, Routing};
 
 pub fn element(bytes: &[u8], dtype: CheckpointDtype, at: usize) -> f32 {
     match dtype {
@@ -68,6 +68,9 @@ pub fn chosen(
     let mut all: Vec<_> = weights.enumerate().collect();
     let worth =
         |(expert, weight): &(usize, f32)| weight + correction.map_or(0.0, |own| own[*expert]);
+    let worths: Vec<f32> = all.iter().map(worth).collect();
+    let masked = masked(worths, routing.groups);
+    let worth = |(expert, _): &(usize, f32)| masked[*expert];
     // The sort is stable: of equal weights, lower numbers stay in front.
     all.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
     all.truncate(active);
@@ -77,6 +80,26 @@ pub fn chosen(
     all.iter_mut()
         .for_each(|(_, weight)| *weight = *weight / divisor * routing.factor);
     all
+}
+
+/// Masks experts of groups that are not chosen.
+fn masked(mut worths: Vec<f32>, groups: Option<ExpertGroups>) -> Vec<f32> {
+    let Some(groups) = groups else { return worths };
+    let size = worths.len() / groups.count;
+    let value = |experts: &[f32]| {
+        let mut sorted = experts.to_vec();
+        sorted.sort_by(|a, b| b.total_cmp(a));
+        match groups.worth {
+            GroupWorth::Largest => sorted[0],
+            GroupWorth::TwoLargest => sorted[0] + sorted[1],
+        }
+    };
+    let mut all: Vec<_> = worths.chunks(size).map(value).enumerate().collect();
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    for (group, _) in &all[groups.chosen..] {
+        worths[group * size..(group + 1) * size].fill(f32::NEG_INFINITY);
+    }
+    worths
 }
 
 /// Returns the positions that new token `new` of `row` sees.

@@ -8,6 +8,18 @@ use lockstep_backend::{
 use super::arithmetic::element;
 use super::{Cache, Inputs, Naive, Tensor};
 
+impl Inputs {
+    /// Returns the cells of tokens, and the page tables, of a group of layers.
+    pub fn of_group(&self, group: usize) -> (Vec<u32>, Vec<u32>) {
+        let groups = self.cells.len().checked_div(self.tokens.len());
+        let part = |list: &[u32]| {
+            let each = list.len() / groups.unwrap_or(1);
+            list[group * each..][..each].to_vec()
+        };
+        (part(&self.cells), part(&self.pages))
+    }
+}
+
 impl Memory for Naive {
     type Matrix = Tensor;
     type Vector = Vec<f32>;

@@ -3,7 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use lockstep_backend::{
-    CheckpointDtype, E8m0, HostBlock, HostFp8, HostMatrix, ScaleGrid, ScalePart,
+    CheckpointDtype, E8m0, HostBlock, HostFp8, HostMatrix, HostTurnedFp8, ScaleGrid, ScalePart,
 };
 use lockstep_files::weights::Dtype;
 
@@ -24,21 +24,23 @@ impl Safetensors {
         width: usize,
         columns: &Range<usize>,
     ) -> Result<HostMatrix<'_>, ModelError> {
-        if tensor.step != 1 || tensor.turned.is_some() {
-            return Err(self.unserved(&tensor.name, Dtype::F8_E4M3));
+        if let Some(outputs) = tensor.turned {
+            return self.turned_fp8(tensor, outputs, width, columns);
         }
         let (_, bytes) = self.find(&tensor.name, &[tensor.rows, width])?;
-        let whole = Arc::new(self.scales(tensor, width)?);
+        let whole = Arc::new(self.scales(&tensor.name, tensor.rows, width)?);
+        let step = tensor.step;
         let block = |rows: &Range<usize>| HostBlock {
             bytes,
             offset: rows.start * width + columns.start,
-            stride: width,
-            rows: rows.len(),
+            stride: step * width,
+            rows: rows.len().div_ceil(step),
         };
         let scales = |rows: &Range<usize>| ScalePart {
             whole: Arc::clone(&whole),
             row: rows.start,
             col: columns.start,
+            step,
         };
         Ok(HostMatrix::Fp8(HostFp8 {
             cols: columns.len(),
@@ -47,12 +49,32 @@ impl Safetensors {
         }))
     }
 
+    /// Finds a part of a matrix that lies turned around: of the rows `inputs` of a tensor
+    /// `[width, outputs]`, those elements that `tensor` takes.
+    fn turned_fp8(
+        &self,
+        tensor: &TensorRows,
+        outputs: usize,
+        width: usize,
+        inputs: &Range<usize>,
+    ) -> Result<HostMatrix<'_>, ModelError> {
+        let taken = match tensor.taken.as_slice() {
+            // Neither stacks nor parts of outputs lie so in any checkpoint.
+            [taken] if tensor.step == 1 && tensor.rows == outputs => taken.clone(),
+            _ => return Err(self.unserved(&tensor.name, Dtype::F8_E4M3)),
+        };
+        let rows = TensorRows::of(tensor.name.clone(), width, vec![inputs.clone()]);
+        match self.fp8(&rows, outputs, &taken)? {
+            HostMatrix::Fp8(stored) => Ok(HostMatrix::TurnedFp8(HostTurnedFp8 { stored })),
+            other => Ok(other),
+        }
+    }
+
     /// Reads the scales of a tensor: one for each block, for each row, or for the tensor.
-    fn scales(&self, tensor: &TensorRows, width: usize) -> Result<ScaleGrid, ModelError> {
-        let names = ENDINGS.map(|ending| format!("{}{ending}", tensor.name));
+    fn scales(&self, tensor: &str, rows: usize, width: usize) -> Result<ScaleGrid, ModelError> {
+        let names = ENDINGS.map(|ending| format!("{tensor}{ending}"));
         let found = names.iter().find(|name| self.tensors.contains_key(*name));
         let name = found.unwrap_or(&names[0]);
-        let rows = tensor.rows;
         if let Some([high, wide]) = self.block {
             let shape = [rows.div_ceil(high), width.div_ceil(wide)];
             return Ok(ScaleGrid {

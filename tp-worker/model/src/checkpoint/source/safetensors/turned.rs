@@ -19,7 +19,12 @@ impl Safetensors {
         width: usize,
         columns: &Range<usize>,
     ) -> Result<HostMatrix<'_>, ModelError> {
-        let whole = self.tensor(&tensor.name, &[tensor.rows / outputs, width, outputs])?;
+        // A matrix that is no stack has two dimensions.
+        let shape = match tensor.rows / outputs {
+            1 => vec![width, outputs],
+            matrices => vec![matrices, width, outputs],
+        };
+        let whole = self.tensor(&tensor.name, &shape)?;
         let first = tensor.taken.iter().map(|rows| rows.start).min();
         let (first, end) = (
             first.unwrap_or(0),

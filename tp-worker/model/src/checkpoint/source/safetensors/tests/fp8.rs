@@ -46,6 +46,45 @@ fn values_that_are_read_are_those_that_are_mapped() {
     assert_eq!(found.bytes(), 43 * 104);
 }
 
+/// Rows in steps, and a matrix that lies turned around, have the scales of their places.
+#[test]
+fn steps_and_turned_matrices_keep_their_scales() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = repository.join("tests/fixtures/architectures/llama_fp8");
+    let opened = Safetensors::open(&folder, FileAccess::Mapped).unwrap();
+    let opened = opened.in_format(&format(Some([128, 128])));
+    let name = || "model.layers.0.mlp.down_proj.weight".to_owned();
+    let all = |rows: Range<usize>, columns: &Range<usize>| {
+        let part = TensorRows::of(name(), 160, vec![rows]);
+        values(&opened.matrix(&part, 208, columns).unwrap())
+    };
+    let columns = 100..140;
+    let rows = all(0..160, &columns);
+    let stepped = TensorRows {
+        step: 2,
+        ..TensorRows::of(name(), 160, vec![121..140, 122..140])
+    };
+    let found = values(&opened.matrix(&stepped, 208, &columns).unwrap());
+    let expected = (121..140).step_by(2).chain((122..140).step_by(2));
+    let expected: Vec<f32> = expected
+        .flat_map(|row| rows[row * 40..][..40].to_vec())
+        .collect();
+    assert_eq!(found, expected);
+    // Rows 120 to 150 of the tensor are inputs.
+    let turned = TensorRows {
+        turned: Some(208),
+        ..TensorRows::of(name(), 208, vec![columns.clone()])
+    };
+    let turned = opened.matrix(&turned, 160, &(120..150)).unwrap();
+    assert_eq!((turned.rows(), turned.cols()), (40, 30));
+    let found = values(&turned);
+    for (output, row) in found.chunks(30).enumerate() {
+        for (input, value) in (120..).zip(row) {
+            assert_eq!(*value, rows[input * 40 + output]);
+        }
+    }
+}
+
 /// A matrix of ones, `[4, 6]`, whose scales have a name, a type, a shape and bytes.
 fn ones(scales: (&str, Dtype, &[usize], &[u8])) -> Safetensors {
     let ones = [0x38; 24];

@@ -1,0 +1,51 @@
+//! A model with latent attention and experts in groups. Its texts have the same bits with chunks,
+//! pages of any size, cached prefixes, drafts and trees, on ranks and DP ranks.
+
+use lockstep_types::Dtype;
+
+use crate::{
+    setup::{Algorithm, Layers, Setup, Shape},
+    two_caches::{SPLITS, answers, jobs, same, with_drafts},
+};
+
+fn plain(dtype: Dtype, (tp, dp): (usize, usize)) -> Setup {
+    Setup {
+        layers: Layers::Latent,
+        dp,
+        ..Setup::plain(dtype, tp)
+    }
+}
+
+#[test]
+fn chunks_pages_and_cached_prefixes_change_no_bit() {
+    let jobs = jobs(6, 12);
+    let dtypes = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float32];
+    for (dtype, split) in dtypes.into_iter().zip(SPLITS) {
+        let expected = answers(&plain(dtype, split), &jobs);
+        for (page, chunk) in [(1, Some(7)), (4, None)] {
+            let setup = Setup {
+                page,
+                chunk,
+                radix: true,
+                ..plain(dtype, split)
+            };
+            same(&format!("{setup:?}"), &answers(&setup, &jobs), &expected);
+        }
+    }
+}
+
+/// Chains and trees, of a drafter that reads the text and of one that is a model.
+#[test]
+fn drafts_change_no_bit() {
+    let (jobs, mut accepted) = (jobs(6, 32), 0);
+    let drafts = [
+        (Algorithm::Ngram, Shape::chain(5), 4),
+        (Algorithm::Ngram, Shape::TREE, 1),
+        (Algorithm::Standalone, Shape::TREE, 16),
+    ];
+    let dtypes = [Dtype::Bfloat16, Dtype::Float32];
+    for (dtype, split) in dtypes.into_iter().zip([(1, 1), (2, 2)]) {
+        accepted += with_drafts(&plain(dtype, split), &jobs, &drafts);
+    }
+    assert!(accepted > 0);
+}
