@@ -88,10 +88,11 @@ impl Plain {
 
 /// Number of parameters of a model without biases.
 pub(crate) fn parameters(model: &ModelConfig) -> usize {
-    let layer = |layer: &LayerSpec| layer.mixer.rows() + layer.mlp.rows() + 2;
+    let hidden = model.hidden_size;
+    let layer = |layer: &LayerSpec| layer.mixer.elements(hidden) + hidden * (layer.mlp.rows() + 2);
     let tables = if model.tie_word_embeddings { 1 } else { 2 };
     let layers: usize = model.layers.iter().map(layer).sum();
-    model.hidden_size * (layers + tables * model.vocab_size + 1)
+    layers + hidden * (tables * model.vocab_size + 1)
 }
 
 impl Footprint for Plain {

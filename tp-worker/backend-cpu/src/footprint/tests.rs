@@ -422,6 +422,7 @@ fn latents_need_what_is_charged() {
                     positions: tokens,
                     attention: vec![own.absorbed()],
                     latent: vec![heads],
+                    deltas: Vec::new(),
                     products: Vec::new(),
                     experts: Vec::new(),
                     gathered: 0,
