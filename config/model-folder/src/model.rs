@@ -9,10 +9,8 @@ use lockstep_types::{
 
 use crate::families::{self, Family, TextModel};
 use crate::raw::Raw;
-use crate::{checkpoint, head, scales, tokenizer};
+use crate::{checkpoint, draft, head, scales, tokenizer};
 
-/// Key for a model's own draft layers.
-const DRAFT_LAYERS: &str = "mtp_num_hidden_layers";
 /// Largest believable number of parameters; larger sizes are damage.
 const LARGEST_MODEL: f64 = 1e14;
 
@@ -50,13 +48,10 @@ impl Described {
             wrapper,
         } = TextModel::of(config)?;
         let model = build(dir, &config, family)?;
-        let own_draft = match config.count(DRAFT_LAYERS)? {
-            Some(layers) if layers > 0 => Some(format!(
-                "the model's own draft layer is not loaded (`{DRAFT_LAYERS}`): another \
-                 --speculative-algorithm can draft for it"
-            )),
-            _ => None,
-        };
+        let own_draft = own_draft(&config, family, &model).then(|| {
+            "the model has a draft layer of its own: --speculative-algorithm NEXTN drafts with it"
+                .to_owned()
+        });
         let note = |wrapper: &families::Wrapper| {
             format!(
                 "of {} the text model is served ({}): requests may have text alone",
@@ -159,6 +154,16 @@ impl Described {
             notes,
             wrapped,
         })
+    }
+}
+
+/// Returns true if the model has a draft layer of its own that is served.
+fn own_draft(config: &Raw, family: &Family, model: &ModelConfig) -> bool {
+    let read = family.traits.draft_layer;
+    let layer = read.map(|read| read(config, &model.layers, &model.names));
+    match layer {
+        Some(Ok(Some(layer))) => draft::is_stored(&model.path, &layer.names),
+        _ => false,
     }
 }
 

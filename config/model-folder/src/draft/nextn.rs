@@ -60,19 +60,22 @@ pub fn nextn(path: Option<&Path>, target: &ModelConfig) -> Result<DraftModel, Co
 
 /// Checks that the files have the draft layer: many copies of models leave it out.
 fn check_stored(target: &ModelConfig, names: &NextnNames) -> Result<(), ConfigError> {
-    // Files that can't be read are reported by the code that loads the model.
-    let Some(stored) = tensor_names(&target.path).ok().flatten() else {
-        return Ok(());
-    };
-    let name = format!("{}.weight", names.projection);
-    if stored.contains(&name) {
+    if is_stored(&target.path, names) {
         return Ok(());
     }
     let why = format!(
-        "config.json tells of a draft layer, but the folder has no {name}: this copy of the model \
-         leaves the layer out"
+        "models of its family have a draft layer, but the folder has no {}.weight: this copy of \
+         the model leaves the layer out",
+        names.projection
     );
     let remedy = format!("Get a copy that has it. Or: {OTHERS}");
     let model = format!("the model in {}", target.path.display());
     Err(ConfigError::conflict(ALGORITHM, model, why, remedy))
+}
+
+/// Returns false if the weights in `folder` lack the draft layer. Files that can't be read are
+/// reported by the code that loads the model.
+pub(crate) fn is_stored(folder: &Path, names: &NextnNames) -> bool {
+    let stored = tensor_names(folder).ok().flatten();
+    stored.is_none_or(|stored| stored.contains(&format!("{}.weight", names.projection)))
 }

@@ -6,7 +6,7 @@ use lockstep_types::{
 };
 use serde_json::{Value, json};
 
-use super::{Family, Traits, latent};
+use super::{Family, Traits, latent, nextn};
 use crate::raw::Raw;
 
 /// DeepSeek V2, V2.5 and V2-Lite.
@@ -101,6 +101,7 @@ const OF_V3: [&str; 17] = latent::with_own([
 
 const TRAITS_OF_V3: Traits = Traits {
     keys: &OF_V3,
+    draft_layer: Some(nextn::behind_the_last),
     only: || {
         json!({
             "moe_layer_freq": 1,

@@ -18,7 +18,7 @@ pub(super) const KEYS: [&str; 11] = [
     "linear_num_key_heads",
     "linear_num_value_heads",
     "linear_value_head_dim",
-    // The model's own draft layer, which is not loaded.
+    // The model's own draft layer.
     "mtp_num_hidden_layers",
     "mtp_use_dedicated_embeddings",
     "num_nextn_predict_layers",

@@ -3,7 +3,7 @@
 use lockstep_types::{GroupWorth, LayerSpec, ModelConfigError, TensorNames};
 use serde_json::{Value, json};
 
-use super::{Family, Traits, deepseek, latent};
+use super::{Family, Traits, deepseek, latent, nextn};
 use crate::raw::Raw;
 
 pub(super) const FAMILY: Family = Family {
@@ -33,6 +33,7 @@ pub(super) const FAMILY: Family = Family {
     names: TensorNames::default,
     traits: Traits {
         keys: &KEYS,
+        draft_layer: Some(nextn::behind_the_last),
         only: || json!({"topk_method": "noaux_tc", "scoring_func": "sigmoid"}),
         ..Traits::LLAMA
     },

@@ -1,7 +1,7 @@
 //! Draft layers of models, which lie in their own files (multi-token prediction, DeepSeek-V3,
 //! arXiv:2412.19437).
 
-use lockstep_types::{LayerSpec, ModelConfigError, NextnNames, TensorNames};
+use lockstep_types::{LayerSpec, Mixer, ModelConfigError, NextnNames, TensorNames};
 
 use crate::raw::Raw;
 
@@ -18,8 +18,10 @@ pub(crate) struct DraftLayer {
 pub(crate) type DraftLayerReader =
     fn(&Raw, &[LayerSpec], &TensorNames) -> Result<Option<DraftLayer>, ModelConfigError>;
 
-/// Key with the number of draft layers.
+/// Key with the number of draft layers of DeepSeek's models and of those written like them.
 const LAYERS: &str = "num_nextn_predict_layers";
+/// Key with the number of draft layers of Qwen's models.
+const QWEN_LAYERS: &str = "mtp_num_hidden_layers";
 
 /// Reads a draft layer that is like the last layer and follows it by number: that of a model of
 /// 46 layers is "model.layers.46".
@@ -31,14 +33,8 @@ pub(super) fn behind_the_last(
     let Some(last) = layers.last() else {
         return Ok(None);
     };
-    match config.count(LAYERS)?.unwrap_or(0) {
-        0 => return Ok(None),
-        1 => {}
-        _ => {
-            let remedy = "models with several draft layers are served without them alone; give \
-                          another --speculative-algorithm, or none";
-            return Err(config.unsupported(LAYERS, remedy));
-        }
+    if !has_one(config, LAYERS)? {
+        return Ok(None);
     }
     let layer = names.layer(layers.len());
     let name = |name: &str| format!("{layer}.{name}");
@@ -52,4 +48,43 @@ pub(super) fn behind_the_last(
             layer,
         },
     }))
+}
+
+/// Reads a draft layer beside the model, which is like the last layer with attention.
+pub(super) fn beside_the_model(
+    config: &Raw,
+    layers: &[LayerSpec],
+    _: &TensorNames,
+) -> Result<Option<DraftLayer>, ModelConfigError> {
+    let attends = |layer: &&LayerSpec| matches!(layer.mixer, Mixer::Attention(_));
+    let Some(last) = layers.iter().rfind(attends) else {
+        return Ok(None);
+    };
+    if !has_one(config, QWEN_LAYERS)? {
+        return Ok(None);
+    }
+    let name = |name: &str| format!("mtp.{name}");
+    Ok(Some(DraftLayer {
+        spec: last.clone(),
+        names: NextnNames {
+            projection: name("fc"),
+            embedding_norm: name("pre_fc_norm_embedding"),
+            hidden_norm: name("pre_fc_norm_hidden"),
+            norm: name("norm"),
+            layer: name("layers.0"),
+        },
+    }))
+}
+
+/// Returns true if there is a draft layer.
+fn has_one(config: &Raw, key: &str) -> Result<bool, ModelConfigError> {
+    match config.count(key)?.unwrap_or(0) {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => {
+            let remedy = "models with several draft layers are served without them alone; give \
+                          another --speculative-algorithm, or none";
+            Err(config.unsupported(key, remedy))
+        }
+    }
 }

@@ -8,7 +8,7 @@ use lockstep_types::{
 use serde_json::{Value, json};
 
 use super::gated_delta::{self, GATED, KEYS};
-use super::{Family, Traits, experts};
+use super::{Family, Traits, experts, nextn};
 use crate::raw::Raw;
 
 pub(super) const DENSE: Family = Family {
@@ -36,6 +36,7 @@ pub(super) const DENSE: Family = Family {
     traits: Traits {
         norm: NormKind::RmsUnitOffset,
         keys: &KEYS,
+        draft_layer: Some(nextn::beside_the_model),
         only,
         ..Traits::LLAMA
     },

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::gated_delta::{self, GATED, KEYS};
 use super::qwen3_moe::is_sparse;
-use super::{Family, Traits, experts};
+use super::{Family, Traits, experts, nextn};
 use crate::raw::Raw;
 
 pub(super) const FAMILY: Family = Family {
@@ -36,12 +36,15 @@ pub(super) const FAMILY: Family = Family {
             "num_experts_per_tok": 10,
             "num_experts": 512,
             "norm_topk_prob": true,
+            // Published files do not tell of the draft layer that they have.
+            "mtp_num_hidden_layers": 1,
         })
     },
     names: TensorNames::default,
     traits: Traits {
         norm: NormKind::RmsUnitOffset,
         keys: &KEYS,
+        draft_layer: Some(nextn::beside_the_model),
         only: || json!({"attn_output_gate": true, "mamba_ssm_dtype": "float32"}),
         ..Traits::LLAMA
     },

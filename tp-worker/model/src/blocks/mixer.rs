@@ -166,14 +166,6 @@ impl Mixer<Listed> {
 }
 
 impl<F: Form> Mixer<F> {
-    /// Returns the heads of an attention; `None` for another mixer.
-    pub fn attention_shape(&self) -> Option<&AttentionShape> {
-        match self {
-            Self::Attention(attention) => Some(&attention.shape),
-            Self::GatedDelta(_) | Self::LatentAttention(_) => None,
-        }
-    }
-
     /// Returns the projection back to the residual stream.
     pub fn output(&self) -> &Linear<F> {
         match self {

@@ -7,12 +7,12 @@ mod hidden;
 mod load;
 mod output;
 
-use lockstep_backend::{Backend, BackendError, KvShape, LogitScaling};
+use lockstep_backend::{Backend, BackendError, KvShape, LatentShape, LogitScaling};
 use lockstep_types::KvCacheDtype;
 
 use crate::{
     CaptureSpec, ForwardLimits,
-    blocks::{LayerContext, cache::ModelCache, parts::Tensors},
+    blocks::{LayerContext, Mixer, cache::ModelCache, parts::Tensors},
     models::eagle::Eagle,
 };
 use hidden::Picks;
@@ -87,14 +87,25 @@ impl<B: Backend> EagleHead<B> {
         page_size: usize,
         dtype: KvCacheDtype,
     ) -> Result<ModelCache<B>, BackendError> {
-        let shape = self.weights.layer.mixer.attention_shape();
-        let [kv_heads, head_dim] = shape.map_or([0; 2], |own| [own.kv_heads, own.head_dim]);
+        let (kv_heads, head_dim, latent) = match &self.weights.layer.mixer {
+            Mixer::Attention(own) => (own.shape.kv_heads, own.shape.head_dim, None),
+            Mixer::LatentAttention(own) => {
+                let LatentShape {
+                    latent, rotated, ..
+                } = own.shape;
+                (1, latent + rotated, Some(latent))
+            }
+            Mixer::GatedDelta(_) => {
+                let message = "draft layers are no recurrent ones: they keep what is not accepted";
+                return Err(BackendError::Unsupported(message.into()));
+            }
+        };
         let shape = KvShape {
             group: 0,
             layers: 1,
             kv_heads,
             head_dim,
-            latent: None,
+            latent,
             pages,
             page_size,
             dtype,

@@ -30,26 +30,33 @@ struct Prompt {
 }
 
 const TOLERANCE: f32 = 5e-4;
+/// A draft layer with experts, one with latent attention too, and one beside recurrent layers.
+const FOLDERS: [&str; 3] = ["glm4_moe", "deepseek_v3", "qwen3_5"];
 
-fn folder() -> PathBuf {
-    fixture("../nextn/glm4_moe")
+fn folder(name: &str) -> PathBuf {
+    fixture("../nextn").join(name)
 }
 
-fn golden() -> Vec<Prompt> {
-    let text = fs::read(folder().join("golden.json")).unwrap();
+fn golden(name: &str) -> Vec<Prompt> {
+    let text = fs::read(folder(name).join("golden.json")).unwrap();
     serde_json::from_slice::<Golden>(&text).unwrap().prompts
 }
 
 /// The target and its draft layer.
-pub fn models() -> (ModelConfig, DraftModel) {
-    let target = lockstep_model_folder::load(&folder()).unwrap();
+pub fn models(name: &str) -> (ModelConfig, DraftModel) {
+    let target = lockstep_model_folder::load(&folder(name)).unwrap();
     let draft = lockstep_model_folder::draft::nextn(None, &target).unwrap();
     (target, draft)
 }
 
 /// Returns the logits of each draft of the golden's chains, in f32.
-fn drafted(backend: impl Backend, chunk: usize, page_size: usize) -> Vec<Vec<Vec<f32>>> {
-    let (target, draft) = models();
+fn drafted(
+    backend: impl Backend,
+    name: &str,
+    chunk: usize,
+    page_size: usize,
+) -> Vec<Vec<Vec<f32>>> {
+    let (target, draft) = models(name);
     let setup = Setup {
         page_size,
         chunk,
@@ -72,16 +79,19 @@ fn drafted(backend: impl Backend, chunk: usize, page_size: usize) -> Vec<Vec<Vec
         }
         chain
     };
-    golden().into_iter().map(chain).collect()
+    golden(name).into_iter().map(chain).collect()
 }
 
-fn check(found: &[Vec<Vec<f32>>]) {
-    for (prompt, chain) in golden().iter().zip(found) {
+fn check(name: &str, found: &[Vec<Vec<f32>>]) {
+    for (prompt, chain) in golden(name).iter().zip(found) {
         for (step, (top5, logits)) in prompt.drafts.iter().zip(chain).enumerate() {
             for (token, expected) in top5 {
                 let error = (logits[*token as usize] - expected).abs();
                 let length = prompt.ids.len();
-                assert!(error <= TOLERANCE, "{length}, draft {step}: off by {error}");
+                assert!(
+                    error <= TOLERANCE,
+                    "{name}, {length} tokens, draft {step}: off by {error}"
+                );
             }
             if top5[0].1 - top5[1].1 > 2.0 * TOLERANCE {
                 assert_eq!(argmax(logits), top5[0].0);
@@ -92,17 +102,16 @@ fn check(found: &[Vec<Vec<f32>>]) {
 
 #[test]
 fn a_draft_layer_drafts_as_the_reference_does() {
-    let exact = || cpu(Dtype::Float32, Box::new(Single::new()));
-    let whole = drafted(exact(), usize::MAX, 16);
-    check(&whole);
-    for (chunk, page_size) in [(1, 1), (7, 3), (64, 64)] {
-        assert!(drafted(exact(), chunk, page_size) == whole);
+    for name in FOLDERS {
+        let exact = || cpu(Dtype::Float32, Box::new(Single::new()));
+        let whole = drafted(exact(), name, usize::MAX, 16);
+        check(name, &whole);
+        for (chunk, page_size) in [(1, 1), (7, 3), (64, 64)] {
+            assert!(drafted(exact(), name, chunk, page_size) == whole, "{name}");
+        }
+        let naive = Naive::new(Box::new(Single::new()));
+        check(name, &drafted(naive, name, usize::MAX, 16));
     }
-    check(&drafted(
-        Naive::new(Box::new(Single::new())),
-        usize::MAX,
-        16,
-    ));
 }
 
 /// Cargo runs this on the fake GPU.
@@ -117,5 +126,5 @@ fn a_draft_layer_drafts_as_the_reference_does_on_cuda() {
         collectives: CollectiveOptions::default(),
     };
     let backend = CudaBackend::new(&options, Box::new(Single::new())).unwrap();
-    check(&drafted(backend, 40, 16));
+    check("glm4_moe", &drafted(backend, "glm4_moe", 40, 16));
 }

@@ -40,7 +40,7 @@ impl Drafts {
     }
 
     fn nextn() -> Self {
-        let (target, draft) = nextn::models();
+        let (target, draft) = nextn::models("glm4_moe");
         Self {
             target,
             draft,

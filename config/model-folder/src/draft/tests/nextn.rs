@@ -33,6 +33,30 @@ fn a_draft_layer_follows_the_last_layer() {
     }
 }
 
+/// It is like the model's last layer with attention, whatever that model's last layer is.
+#[test]
+fn a_draft_layer_lies_beside_a_recurrent_model() {
+    let target = model(&fixture("nextn/qwen3_5"));
+    let draft = crate::draft::nextn(None, &target).expect("a draft layer");
+    let [layer] = &draft.model.layers[..] else {
+        panic!("{} layers", draft.model.layers.len());
+    };
+    assert_eq!(layer, &target.layers[3]);
+    assert!(layer.attention().is_some_and(|own| own.output_gate));
+    assert!(!draft.model.has_states() && target.has_states());
+    let DraftKind::Nextn(names) = draft.kind else {
+        panic!("{:?}", draft.kind);
+    };
+    assert_eq!(names.layer, "mtp.layers.0");
+    assert_eq!(names.hidden_norm, "mtp.pre_fc_norm_hidden");
+    let notes = |name: &str| {
+        let described = crate::Described::of(&fixture(name)).expect("a model");
+        described.notes.join("; ")
+    };
+    assert!(notes("nextn/qwen3_5").contains("NEXTN drafts with it"));
+    assert!(!notes("architectures/qwen3_5_moe_wrapped").contains("NEXTN"));
+}
+
 #[test]
 fn models_without_a_draft_layer_say_so() {
     let refused = |path: Option<&Path>, target: &ModelConfig, names: &[&str]| {

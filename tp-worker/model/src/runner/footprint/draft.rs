@@ -1,7 +1,7 @@
 //! Memory that drafting takes. The lead of each DP rank drafts alone and holds all of it,
 //! except the target's last hidden state: every rank keeps that.
 
-use lockstep_backend::{DeviceMemory, Holds};
+use lockstep_backend::{DeviceMemory, Holds, PassShape};
 use lockstep_types::{
     DflashSpec, DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification,
 };
@@ -9,7 +9,7 @@ use lockstep_types::{
 use super::{Part, Weighed, count, kv_per_token, pass, rope_bytes};
 use crate::{
     CaptureSpec, ForwardLimits, Shard, Topology,
-    blocks::{allocate::Counter, attention_shapes, expert_shapes, parts::MatrixPart},
+    blocks::{allocate::Counter, attention_shapes, expert_shapes, latent_heads, parts::MatrixPart},
     models::{
         decoder,
         dflash::Dflash,
@@ -258,14 +258,17 @@ impl Part {
                 activations: counter.activations,
                 host: counter.host,
             },
-            pass: pass(
-                limits,
-                1,
-                &weights.projections,
-                head,
-                attention_shapes(model, shard),
-                expert_shapes(model, std::iter::once(&listed.layer.mlp)),
-            ),
+            pass: PassShape {
+                latent: latent_heads(model, std::iter::once(&listed.layer.mixer)),
+                ..pass(
+                    limits,
+                    1,
+                    &weights.projections,
+                    head,
+                    attention_shapes(model, shard),
+                    expert_shapes(model, std::iter::once(&listed.layer.mlp)),
+                )
+            },
         }
     }
 }
