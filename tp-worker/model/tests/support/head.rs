@@ -5,7 +5,7 @@ use lockstep_model::{
     EagleHead, FileAccess, ForwardLimits, HiddenSource, LoadOptions, ModelCache, ModelError,
     Transformer, WholeTables,
 };
-use lockstep_types::{DraftModel, KvCacheDtype, ModelConfig};
+use lockstep_types::{DraftModel, KvCacheDtype, ModelConfig, StateLimits};
 
 use crate::{groups::add_groups, pass::Pass};
 
@@ -27,6 +27,8 @@ pub struct Rig<B: Backend> {
     cache: ModelCache<B>,
     /// Number of groups of the target's layers.
     groups: usize,
+    /// True if the target has states.
+    recurrent: bool,
     pub drafting: Option<Drafting<B>>,
     setup: Setup,
 }
@@ -51,7 +53,7 @@ impl<B: Backend> Rig<B> {
             groups: model.kv_groups().len(),
             page_size: setup.page_size,
             tree_nodes: setup.positions,
-            replays: 0,
+            replays: usize::from(model.has_states()),
             // Small, so that some logits are collected.
             logit_block_rows: 3,
             max_commit: 0,
@@ -65,8 +67,16 @@ impl<B: Backend> Rig<B> {
         )
         .unwrap();
         let pages = setup.pages();
-        let cache = target
+        let mut cache = target
             .kv_cache(&mut backend, pages, setup.page_size, setup.kv_dtype)
+            .unwrap();
+        let states = StateLimits {
+            states: 1,
+            records: 1,
+            nodes: 1,
+        };
+        target
+            .allocate_states(&mut backend, &mut cache, states)
             .unwrap();
         // Every rank keeps the states that the head asks for; only rank 0 has a head.
         let own = ForwardLimits {
@@ -107,6 +117,7 @@ impl<B: Backend> Rig<B> {
             backend,
             target,
             cache,
+            recurrent: model.has_states(),
             groups: limits.groups,
             drafting,
             setup,
@@ -123,6 +134,9 @@ impl<B: Backend> Rig<B> {
             let mut pass = Pass::default();
             pass.push(text, range.clone(), setup.page_size, setup.page());
             add_groups(&mut pass, self.groups, setup.page_size, setup.pages());
+            if self.recurrent {
+                pass.commit(0);
+            }
             let wanted = [range.len() as u32 - 1];
             let wanted = if range.end == text.len() {
                 &wanted[..]
