@@ -11,6 +11,7 @@ mod architectures;
 mod goldens;
 mod matrix;
 mod mixes;
+mod nextn;
 mod params;
 mod ranks;
 mod reference;

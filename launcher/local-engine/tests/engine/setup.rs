@@ -7,8 +7,9 @@ use lockstep_config::{
     args::{DeviceArg, DtypeArg, PolicyArg},
     resolve,
 };
+use lockstep_devices::Registry;
 use lockstep_local_engine::{Completion, LocalEngine, LocalOptions};
-use lockstep_types::{Algorithms, ConfigError, Dtype, EngineConfig};
+use lockstep_types::{ConfigError, Dtype, EngineConfig};
 use lockstep_types::{
     request::{FinishReason, Request},
     sampling::{LogprobParams, SamplingParams},
@@ -34,6 +35,8 @@ pub struct Setup {
     /// KV tokens.
     pub tokens: usize,
     pub context: usize,
+    /// Steps, branches and verified tokens of drafts by the model's own layer.
+    pub own_drafts: Option<[usize; 3]>,
 }
 
 impl Setup {
@@ -53,6 +56,7 @@ impl Setup {
             running: 32,
             tokens: 8192,
             context: 512,
+            own_drafts: None,
         }
     }
 
@@ -92,13 +96,23 @@ impl Setup {
         args.schedule.schedule_policy = self.lpm.then_some(PolicyArg::Lpm);
         args.schedule.disable_overlap_schedule = !self.overlap;
         args.schedule.enable_priority_scheduling = self.priorities;
+        if let Some([steps, branches, tokens]) = self.own_drafts {
+            let drafts = &mut args.speculation;
+            drafts.speculative_algorithm = Some("NEXTN".to_owned());
+            drafts.speculative_num_steps = Some(steps);
+            drafts.speculative_eagle_topk = Some(branches);
+            drafts.speculative_num_draft_tokens = Some(tokens);
+        }
         let machine = Hardware {
             cores: vec![0, 1],
             total_memory: 8 << 30,
             available_memory: 8 << 30,
             memory_limit: None,
         };
-        let (known, footprint) = (Algorithms::default(), lockstep_devices::DeviceFootprint);
+        let (known, footprint) = (
+            Registry::builtin().algorithms(),
+            lockstep_devices::DeviceFootprint,
+        );
         let resolved = resolve(&args, &machine, &known, &footprint);
         resolved.map(|resolved| resolved.value.0)
     }

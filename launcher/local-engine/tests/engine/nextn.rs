@@ -1,0 +1,77 @@
+//! Drafts by a model's own layer change no bit: with experts, with latent attention, and beside
+//! recurrent layers.
+
+use lockstep_local_engine::Completion;
+use lockstep_types::{Dtype, request::Request, sampling::SamplingParams};
+
+use crate::{
+    same::assert_same_output,
+    setup::{Setup, cached, reported, together},
+};
+
+const MODELS: [&str; 3] = ["glm4_moe", "deepseek_v3", "qwen3_5"];
+/// Tokens of the longest prompt.
+const PROMPT: u32 = 70;
+
+fn setup(model: &str, tp: usize) -> Setup {
+    Setup {
+        model: format!("tests/fixtures/nextn/{model}"),
+        running: 4,
+        tokens: 2048,
+        ..Setup::random("", Dtype::Float32, tp)
+    }
+}
+
+/// More requests than slots; pairs of them begin alike.
+fn requests() -> Vec<Request> {
+    let text = |number: u32| -> Vec<u32> {
+        let stem = (0..PROMPT - 7 * (number / 2)).map(|at| 3 + (at * 31 + number / 2) % 320);
+        stem.chain([100 + number]).collect()
+    };
+    let one = |number| {
+        let mut request = reported(&text(number), 40, SamplingParams::greedy(), None);
+        request.generation.sampling.ignore_eos = true;
+        request
+    };
+    (0..6).map(one).collect()
+}
+
+/// Answers without cached prefixes, and again with them.
+fn answers(setup: &Setup) -> [Vec<Completion>; 2] {
+    let mut engine = setup.start();
+    [(); 2].map(|()| together(&mut engine, requests()))
+}
+
+fn accepted(answers: &[Completion]) -> u32 {
+    let finishes = answers.iter().filter_map(|answer| answer.finish.as_ref());
+    let drafts = finishes.filter_map(|finish| finish.speculation.as_ref());
+    drafts.map(|drafts| drafts.accepted_tokens()).sum()
+}
+
+#[test]
+fn drafts_of_the_own_layer_change_no_bit() {
+    for model in MODELS {
+        for (tp, drafts) in [
+            (1, [([3, 1, 4], 16, Some(24)), ([3, 2, 6], 1, None)]),
+            (2, [([1, 1, 2], 16, Some(7)), ([4, 4, 12], 16, None)]),
+        ] {
+            let [expected, _] = answers(&setup(model, tp));
+            let mut taken = 0;
+            for (own_drafts, page, chunk) in drafts {
+                let setup = Setup {
+                    own_drafts: Some(own_drafts),
+                    page,
+                    chunk,
+                    ..setup(model, tp)
+                };
+                let [cold, warm] = answers(&setup);
+                for (found, expected) in cold.iter().chain(&warm).zip(expected.iter().cycle()) {
+                    assert_same_output(&format!("{setup:?}"), found, expected);
+                }
+                assert!(warm.iter().all(|answer| cached(answer) > 0), "{setup:?}");
+                taken += accepted(&cold) + accepted(&warm);
+            }
+            assert!(taken > 0, "{model} on {tp} ranks accepts no draft");
+        }
+    }
+}
