@@ -136,6 +136,8 @@ mod tests {
         assert_eq!(found, [Some((8, 2, 96, true)); 4]);
         let own = json!({"num_local_experts": 6, "num_experts_per_tok": 6});
         assert_eq!(experts(MIXTRAL, &own), [Some((6, 6, 96, true)); 4]);
+        let said = json!({"norm_topk_prob": true});
+        assert_eq!(experts(MIXTRAL, &said), [Some((8, 2, 96, true)); 4]);
         let found = experts(QWEN3, &json!({"use_sliding_window": false}));
         assert_eq!(found, [Some((128, 8, 768, false)); 4]);
         let own = json!({"num_experts": 9, "num_experts_per_tok": 3, "norm_topk_prob": true,
@@ -308,6 +310,21 @@ mod tests {
             ),
             (MINIMAX, json!({"rotary_dim": 7}), "`rotary_dim` rotates 7"),
             (MINIMAX, json!({"attention_bias": true}), "`attention_bias`"),
+            (
+                MINIMAX,
+                json!({"norm_topk_prob": false}),
+                "`norm_topk_prob`",
+            ),
+            (
+                MINIMAX,
+                json!({"scoring_func": "softmax"}),
+                "`scoring_func`",
+            ),
+            (
+                MIXTRAL,
+                json!({"norm_topk_prob": false}),
+                "`norm_topk_prob`",
+            ),
         ] {
             let error = load(class, &own).expect_err("refused");
             assert!(error.contains(key), "{own}: {error}");

@@ -64,6 +64,15 @@ fn divisors_are_those_of_the_longest_text() {
 }
 
 #[test]
+fn texts_that_are_no_longer_than_before_leave_scores_alone() {
+    let model = good(&phi4(&json!({"original_max_position_embeddings": 512})));
+    for layer in model.attentions() {
+        let long = layer.rope.long.as_ref();
+        assert_eq!(long.map(|long| long.attention_factor), Some(1.0));
+    }
+}
+
+#[test]
 fn damaged_lists_are_named() {
     let scaling = |own: Value| {
         let base = json!({"type": "longrope", "short_factor": [1.0, 1.5, 2.0],
