@@ -496,7 +496,7 @@ impl Ops for Naive {
         inputs: &Inputs,
         out: &mut Tensor,
     ) -> Result<(), BackendError> {
-        delta::run(self.fault, states, layer, op, operands, inputs, out);
+        delta::run(self.fault, states, layer, op, &operands, inputs, out);
         Ok(())
     }
     fn copy_states(
