@@ -2,6 +2,7 @@
 
 mod fused;
 mod memory;
+mod recurrent;
 
 use std::ops::Range;
 
@@ -15,7 +16,7 @@ use lockstep_types::{Activation, Dtype};
 
 use crate::attention::{Attention, AttentionTasks, CpuKvCache};
 use crate::collectives::Collectives;
-use crate::delta::{CpuStates, Delta, Operands};
+use crate::delta::{CpuStates, Delta};
 use crate::footprint::CpuAllocated;
 use crate::formats::CpuMatrix;
 use crate::gemm::Element;
@@ -255,33 +256,7 @@ impl Ops for CpuBackend {
         inputs: &CpuInputs,
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
-        let DeltaOperands {
-            projected,
-            gates,
-            space,
-        } = operands;
-        let (tokens, shape) = (inputs.tokens.len(), &op.shape);
-        let (channels, values) = (shape.channels(), shape.value_width());
-        projected.expect(tokens, channels + values, "the projections of a layer");
-        gates.expect(tokens, 2 * shape.value_heads, "strengths and decays");
-        space.expect(tokens, channels, "space for convolutions");
-        out.expect(tokens, values, "the output of heads");
-        let weights = [op.convolution, op.a_log, op.dt_bias, op.norm];
-        let heads = shape.value_heads;
-        assert!(
-            weights.map(|weights| weights.0.len())
-                == [shape.taps * channels, heads, heads, shape.value_dim],
-            "weights of a recurrent layer have its sizes"
-        );
-        let operands = Operands {
-            projected: projected.values(),
-            gates: gates.values_mut(),
-            space: space.values_mut(),
-            out: out.values_mut(),
-        };
-        let (pool, isa) = (&mut self.pool, self.isa);
-        self.delta
-            .run(pool, isa, states, layer, op, operands, inputs)
+        self.recur(states, layer, op, operands, inputs, out)
     }
     fn copy_states(
         &mut self,

@@ -15,13 +15,13 @@ use super::{
     allocate::Allocate,
     cache::ModelCache,
     parts::{Convert, Form, Listed, Tensors},
+    recurrent::{delta_shape, delta_shapes},
 };
 use crate::{CollectiveStep, Shard, Topology};
 use attention::{Attention, AttentionBuffers, AttentionVariants};
 use gated_delta::{GatedDelta, GatedDeltaBuffers};
 
 pub(crate) use attention::attention_shapes;
-pub(crate) use gated_delta::{delta_shape, delta_shapes};
 
 /// One rank's part of a layer's mixer.
 pub(crate) enum Mixer<F: Form> {
