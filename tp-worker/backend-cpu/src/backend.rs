@@ -240,11 +240,7 @@ impl Ops for CpuBackend {
         activation::gate(pool, self.isa, activation, gate_up, width, out);
     }
     fn sigmoid_gate(&mut self, gate: &CpuTensor, out: &mut CpuTensor) -> Result<(), BackendError> {
-        let (columns, width) = (gate.width(), out.width());
-        let whole = if columns == 1 { 1 } else { width };
-        gate.expect(out.rows(), whole, "the output gate");
-        let (pool, isa, gate) = (&mut self.pool, self.isa, gate.values());
-        activation::sigmoid_gate(pool, isa, gate, columns, width, out.values_mut());
+        self.gate_output(gate, out);
         Ok(())
     }
     fn gated_delta(

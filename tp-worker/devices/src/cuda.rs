@@ -115,11 +115,10 @@ impl Device for CudaBackend {
     }
 
     fn serves_layers(model: &ModelConfig) -> Result<(), DeviceError> {
-        if !model.has_states() && !model.has_output_gates() {
-            return Ok(());
-        }
         let why = "recurrent layers and output gates are not served on GPUs: give --device cpu";
-        Err(DeviceError::new(CudaError::Unsupported(why.into())))
+        let lacks = model.has_states() || model.has_output_gates();
+        let error = lacks.then(|| DeviceError::new(CudaError::Unsupported(why.into())));
+        error.map_or(Ok(()), Err)
     }
 
     fn serves_experts(experts: &ExpertsShape) -> Result<(), DeviceError> {

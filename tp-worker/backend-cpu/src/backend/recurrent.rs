@@ -1,13 +1,23 @@
-//! Recurrent layers: shape checks around [`crate::delta`].
+//! Recurrent layers and output gates: shape checks around their kernels.
 
 use lockstep_backend::{BackendError, DeltaOperands, GatedDelta};
 
 use super::CpuBackend;
+use crate::activation;
 use crate::delta::{CpuStates, Operands};
 use crate::inputs::CpuInputs;
 use crate::tensor::{CpuTensor, CpuVector};
 
 impl CpuBackend {
+    /// See [`lockstep_backend::Ops::sigmoid_gate`].
+    pub(super) fn gate_output(&mut self, gate: &CpuTensor, out: &mut CpuTensor) {
+        let (columns, width) = (gate.width(), out.width());
+        let whole = if columns == 1 { 1 } else { width };
+        gate.expect(out.rows(), whole, "the output gate");
+        let (pool, isa, gate) = (&mut self.pool, self.isa, gate.values());
+        activation::sigmoid_gate(pool, isa, gate, columns, width, out.values_mut());
+    }
+
     /// See [`lockstep_backend::Ops::gated_delta`].
     pub(super) fn recur(
         &mut self,

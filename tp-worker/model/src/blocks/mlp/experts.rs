@@ -13,7 +13,7 @@ use lockstep_backend::{
     self as backend, Axis, Backend, BackendError, BlockEnd, ExpertSpace, ExpertsShape, Holds,
     Scatter,
 };
-use lockstep_types::{ExpertGate, ExpertTensors, ExpertsSpec, ModelConfig, Routing};
+use lockstep_types::{ExpertGate, ExpertsSpec, ModelConfig, Routing};
 
 use super::gated::{GatedMlp, GatedMlpBuffers};
 use crate::{
@@ -167,23 +167,7 @@ impl Experts<Listed> {
         let mut gate_up = Vec::with_capacity(held.len() + parts);
         let mut down = Vec::with_capacity(held.len() + parts);
         for expert in held.clone() {
-            let (both, back) = match &names.experts {
-                ExpertTensors::Single {
-                    prefix,
-                    expert: own,
-                } => {
-                    let named = |name: &str| place.name(&format!("{prefix}.{expert}.{name}"));
-                    of_one.part_of(1, 0, own, named)
-                }
-                ExpertTensors::Stacked { gate_up, down } => {
-                    let tensors = [gate_up, down].map(|name| place.name(name));
-                    of_one.stacked(count, expert, tensors)
-                }
-                ExpertTensors::Interleaved { gate_up, down, .. } => {
-                    let tensors = [gate_up, down].map(|name| place.name(name));
-                    of_one.interleaved(count, expert, tensors)
-                }
-            };
+            let (both, back) = of_one.of_expert(count, expert, place, &names.experts);
             gate_up.push(both);
             down.push(back);
         }
