@@ -181,7 +181,7 @@ impl ModelConfig {
         self.attentions().any(|layer| layer.output_gate)
             || self
                 .experts()
-                .any(|layer| layer.shared.as_ref().is_some_and(gated))
+                .any(|layer| layer.shared.as_deref().is_some_and(gated))
     }
 
     /// Returns true if a layer has experts in stacks.

@@ -3,6 +3,7 @@
 mod fused;
 mod latent;
 mod memory;
+mod recurrent;
 
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ use lockstep_types::{Activation, Dtype};
 
 use crate::attention::{Attention, AttentionTasks, CpuKvCache};
 use crate::collectives::Collectives;
-use crate::delta::{CpuStates, Delta, Operands};
+use crate::delta::{CpuStates, Delta};
 use crate::footprint::CpuAllocated;
 use crate::formats::CpuMatrix;
 use crate::gemm::Element;
@@ -253,11 +254,7 @@ impl Ops for CpuBackend {
         activation::gate(pool, self.isa, activation, gate_up, width, out);
     }
     fn sigmoid_gate(&mut self, gate: &CpuTensor, out: &mut CpuTensor) -> Result<(), BackendError> {
-        let (columns, width) = (gate.width(), out.width());
-        let whole = if columns == 1 { 1 } else { width };
-        gate.expect(out.rows(), whole, "the output gate");
-        let (pool, isa, gate) = (&mut self.pool, self.isa, gate.values());
-        activation::sigmoid_gate(pool, isa, gate, columns, width, out.values_mut());
+        self.gate_output(gate, out);
         Ok(())
     }
     fn gated_delta(
@@ -269,33 +266,7 @@ impl Ops for CpuBackend {
         inputs: &CpuInputs,
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
-        let DeltaOperands {
-            projected,
-            gates,
-            space,
-        } = operands;
-        let (tokens, shape) = (inputs.tokens.len(), &op.shape);
-        let (channels, values) = (shape.channels(), shape.value_width());
-        projected.expect(tokens, channels + values, "the projections of a layer");
-        gates.expect(tokens, 2 * shape.value_heads, "strengths and decays");
-        space.expect(tokens, channels, "space for convolutions");
-        out.expect(tokens, values, "the output of heads");
-        let weights = [op.convolution, op.a_log, op.dt_bias, op.norm];
-        let heads = shape.value_heads;
-        assert!(
-            weights.map(|weights| weights.0.len())
-                == [shape.taps * channels, heads, heads, shape.value_dim],
-            "weights of a recurrent layer have its sizes"
-        );
-        let operands = Operands {
-            projected: projected.values(),
-            gates: gates.values_mut(),
-            space: space.values_mut(),
-            out: out.values_mut(),
-        };
-        let (pool, isa) = (&mut self.pool, self.isa);
-        self.delta
-            .run(pool, isa, states, layer, op, operands, inputs)
+        self.recur(states, layer, op, operands, inputs, out)
     }
     fn copy_states(
         &mut self,

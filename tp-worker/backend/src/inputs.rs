@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::choice::broken_rule as broken_choice;
 use crate::drafting::broken_rule as broken_chain;
-use crate::states::broken_rule as broken_state;
+use crate::state_rules::broken_rule as broken_state;
 use crate::{Batch, ChainLimits, ChoiceLimits};
 
 /// The largest batch that a device keeps room for.

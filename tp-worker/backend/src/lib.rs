@@ -24,6 +24,7 @@ mod memory;
 mod notes;
 mod pass;
 mod shape;
+mod state_rules;
 mod states;
 mod tree_size;
 mod weights;

@@ -2,8 +2,6 @@
 
 use lockstep_types::StateLimits;
 
-use crate::Batch;
-
 /// The state behind one row of a batch.
 ///
 /// A row goes on from its live state in three steps: the records of its last pass that were
@@ -24,9 +22,9 @@ pub struct RowState {
     /// True if the row's tokens go into the live state, and leave no records. Such a row has no
     /// mask.
     pub commits: bool,
-    /// The accepted nodes of the request's last pass among [`Batch::replays`].
+    /// The accepted nodes of the request's last pass among [`crate::Batch::replays`].
     pub replays: Span,
-    /// The copies that are kept on the way, among [`Batch::keeps`].
+    /// The copies that are kept on the way, among [`crate::Batch::keeps`].
     pub keeps: Span,
 }
 
@@ -50,7 +48,7 @@ impl Span {
     }
 
     /// Returns true if the part lies within a list of `len` elements.
-    fn within(self, len: usize) -> bool {
+    pub(crate) fn within(self, len: usize) -> bool {
         self.start as usize + self.len as usize <= len
     }
 }
@@ -63,44 +61,6 @@ pub struct StateKeep {
     pub after: u32,
     /// Number of the state that the copy is written to.
     pub state: u32,
-}
-
-/// Returns the first rule of states that `batch` breaks.
-pub(crate) fn broken_rule(batch: &Batch<'_>) -> Option<&'static str> {
-    if batch.states.is_empty() {
-        let none = batch.replays.is_empty() && batch.keeps.is_empty();
-        return (!none).then_some("replays and kept copies belong to rows with states");
-    }
-    if batch.states.len() != batch.rows.len() {
-        return Some("each row has a state, or none has");
-    }
-    for (row, state) in batch.rows.iter().zip(batch.states) {
-        if state.side > 1 {
-            return Some("records have the sides 0 and 1");
-        }
-        if state.commits && row.mask.is_some() {
-            return Some("a row whose tokens are committed has no mask");
-        }
-        let (replays, keeps) = (state.replays, state.keeps);
-        if !replays.within(batch.replays.len()) || !keeps.within(batch.keeps.len()) {
-            return Some("a row's replays and kept copies lie among those of the batch");
-        }
-        if state.fresh && replays.len > 0 {
-            return Some("a text that begins has nothing to replay");
-        }
-        let replays = replays.of(batch.replays);
-        if !replays.is_sorted_by(|one, next| one < next) {
-            return Some("replayed nodes ascend");
-        }
-        let own = if state.commits { row.q_len } else { 0 };
-        let keeps = keeps.of(batch.keeps);
-        let last = keeps.last().map_or(0, |keep| keep.after);
-        let ascend = keeps.is_sorted_by(|one, next| one.after < next.after);
-        if !ascend || last as usize > replays.len() + own as usize {
-            return Some("copies are kept of committed positions of the row, in ascending order");
-        }
-    }
-    None
 }
 
 /// Returns the first way in which the lists of a batch do not fit states and records of `limits`.

@@ -115,14 +115,10 @@ impl Device for CudaBackend {
     }
 
     fn serves_layers(model: &ModelConfig) -> Result<(), DeviceError> {
-        let what = match () {
-            () if model.has_states() => "recurrent layers",
-            () if model.has_output_gates() => "output gates",
-            () => return Ok(()),
-        };
-        Err(DeviceError::new(CudaError::Unsupported(format!(
-            "models with {what} are not served on GPUs: give --device cpu"
-        ))))
+        let why = "recurrent layers and output gates are not served on GPUs: give --device cpu";
+        let lacks = model.has_states() || model.has_output_gates();
+        let error = lacks.then(|| DeviceError::new(CudaError::Unsupported(why.into())));
+        error.map_or(Ok(()), Err)
     }
 
     fn serves_experts(experts: &ExpertsShape) -> Result<(), DeviceError> {

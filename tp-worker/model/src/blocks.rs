@@ -12,14 +12,13 @@ mod mlp;
 mod norm;
 pub(crate) mod parts;
 mod place;
+pub(crate) mod recurrent;
 mod rope;
 
 pub(crate) use boundary::{AllRows, Boundary, MlpOperands};
 pub(crate) use layer::{Layer, LayerBuffers, Variants};
 pub(crate) use linear::Linear;
-pub(crate) use mixer::{
-    Mixer, MixerBuffers, MixerVariants, attention_shapes, delta_shape, delta_shapes, latent_heads,
-};
+pub(crate) use mixer::{Mixer, MixerBuffers, MixerVariants, attention_shapes, latent_heads};
 pub(crate) use mlp::{Mlp, MlpBuffers, MlpVariants, expert_shapes};
 pub(crate) use norm::{Norm, read_stream};
 pub(crate) use place::{LayerContext, LayerPlace};

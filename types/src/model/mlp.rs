@@ -107,7 +107,7 @@ pub struct ExpertsSpec {
     /// True if the router has a bias, which is a part of its scores.
     pub router_bias: bool,
     /// Expert that every position goes through; `None` if there is none.
-    pub shared: Option<SharedExpert>,
+    pub shared: Option<Box<SharedExpert>>,
     /// Names of the tensors.
     pub names: ExpertsNames,
 }
@@ -294,7 +294,7 @@ impl ExpertsSpec {
     /// Returns the rows of the shared expert's matrices, and of its gate.
     fn shared_rows(&self) -> usize {
         let rows = |shared: &SharedExpert| 3 * shared.width + usize::from(shared.gate.is_some());
-        self.shared.as_ref().map_or(0, rows)
+        self.shared.as_deref().map_or(0, rows)
     }
 
     /// Returns the number of all experts, with those of the shared one.

@@ -131,10 +131,12 @@ pub(super) fn with_shared(
 ) -> Result<ExpertsSpec, ModelConfigError> {
     let width = config.count(SHARED)?.unwrap_or(0);
     Ok(ExpertsSpec {
-        shared: (width > 0).then(|| SharedExpert {
-            width,
-            gate: Some("mlp.shared_expert_gate".to_owned()),
-            names: GatedMlpNames::below("mlp.shared_expert."),
+        shared: (width > 0).then(|| {
+            Box::new(SharedExpert {
+                width,
+                gate: Some("mlp.shared_expert_gate".to_owned()),
+                names: GatedMlpNames::below("mlp.shared_expert."),
+            })
         }),
         ..experts
     })

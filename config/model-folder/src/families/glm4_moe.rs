@@ -73,10 +73,12 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
     let width = "moe_intermediate_size";
     let mut spec = experts::read(config, &counts, width, routing, ExpertsNames::of_mlp())?;
     let shared = config.count("n_shared_experts")?.unwrap_or(0);
-    spec.shared = (shared > 0).then(|| SharedExpert {
-        width: shared.saturating_mul(spec.width),
-        gate: None,
-        names: GatedMlpNames::below("mlp.shared_experts."),
+    spec.shared = (shared > 0).then(|| {
+        Box::new(SharedExpert {
+            width: shared.saturating_mul(spec.width),
+            gate: None,
+            names: GatedMlpNames::below("mlp.shared_experts."),
+        })
     });
     let dense = config.count("first_k_dense_replace")?.unwrap_or(0);
     let gated = GLM4_MOE.gated(config)?;

@@ -106,10 +106,12 @@ pub(super) fn mixture(
         None => None,
     };
     let shared = config.count("n_shared_experts")?.unwrap_or(0);
-    spec.shared = (shared > 0).then(|| SharedExpert {
-        width: shared.saturating_mul(spec.width),
-        gate: None,
-        names: GatedMlpNames::below("mlp.shared_experts."),
+    spec.shared = (shared > 0).then(|| {
+        Box::new(SharedExpert {
+            width: shared.saturating_mul(spec.width),
+            gate: None,
+            names: GatedMlpNames::below("mlp.shared_experts."),
+        })
     });
     Ok(spec)
 }

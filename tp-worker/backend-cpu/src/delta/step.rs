@@ -10,7 +10,7 @@ const SUMS: usize = 4;
 
 type Lanes = [f32; LANES];
 
-/// What a token brings to a tile.
+/// Inputs of a token to a tile.
 #[derive(Clone, Copy)]
 pub(super) struct Token<'a> {
     /// The query, `[key_dim]`.

@@ -40,7 +40,7 @@ const LIMITS: StateLimits = StateLimits {
 
 /// Output of tokens in one row from the begin of a text.
 fn plain(world: &mut World, tokens: &[usize]) -> Vec<Vec<u32>> {
-    rows(world.run(&[Part::of(tokens).fresh()]))
+    rows(&world.run(&[Part::of(tokens).fresh()]))
 }
 
 /// Output of the last token of a text.
@@ -48,7 +48,7 @@ fn last(world: &mut World, tokens: &[usize]) -> Vec<u32> {
     plain(world, tokens).pop().unwrap()
 }
 
-fn rows(out: Vec<Vec<f32>>) -> Vec<Vec<u32>> {
+fn rows(out: &[Vec<f32>]) -> Vec<Vec<u32>> {
     out.iter().map(|row| bits(row)).collect()
 }
 
@@ -66,7 +66,7 @@ fn outputs_are_those_of_plain_arithmetic_on_all_instruction_sets() {
                     let error = (f64::from(*found) - expected).abs();
                     assert!(error <= 2e-5 * expected.abs().max(0.5), "{isa} {shape:?}");
                 }
-                let found = rows(found);
+                let found = rows(&found);
                 assert!(
                     first.get_or_insert(found.clone()) == &found,
                     "{isa} {shape:?}"
@@ -100,7 +100,7 @@ fn chunks(world: &mut World, text: &[usize], values: &mut Values, fresh: bool) -
         } else {
             part
         };
-        found.extend(rows(world.run(&[part])));
+        found.extend(rows(&world.run(&[part])));
         done += count;
     }
     found
@@ -139,7 +139,7 @@ proptest! {
                 let token = values.below(40);
                 text.push(token);
                 let part = Part::of(&[token]).replaying(&replays, step % 2);
-                let found = rows(world.run(&[part]));
+                let found = rows(&world.run(&[part]));
                 prop_assert_eq!(&found[0], &last(&mut other, &text));
                 replays.clear();
                 continue;
@@ -152,7 +152,7 @@ proptest! {
             let tokens: Vec<usize> = (0..nodes).map(|_| values.below(40)).collect();
             let part = Part::of(&tokens).replaying(&replays, step % 2).verify();
             let part = if chain { part } else { part.tree(&parents) };
-            let found = rows(world.run(&[part]));
+            let found = rows(&world.run(&[part]));
             for (node, found) in found.iter().enumerate() {
                 let mut whole = text.clone();
                 whole.extend(path(&parents, node).iter().map(|node| tokens[*node]));
@@ -164,7 +164,7 @@ proptest! {
         }
         let token = values.below(40);
         text.push(token);
-        let found = rows(world.run(&[Part::of(&[token]).replaying(&replays, 1)]));
+        let found = rows(&world.run(&[Part::of(&[token]).replaying(&replays, 1)]));
         prop_assert_eq!(&found[0], &last(&mut other, &text));
     }
 
@@ -202,7 +202,7 @@ proptest! {
             let token = values.below(40);
             let mut whole = text[..3 + after].to_vec();
             whole.push(token);
-            let found = rows(world.run(&[Part::of(&[token]).in_state(state)]));
+            let found = rows(&world.run(&[Part::of(&[token]).in_state(state)]));
             prop_assert_eq!(&found[0], &last(&mut other, &whole));
         }
     }
@@ -218,7 +218,7 @@ fn rows_of_a_batch_stand_alone() {
         Part::of(&texts[0]).fresh(),
         Part::of(&texts[1]).fresh().in_state(5),
     ]);
-    assert_eq!(rows(both), alone.concat());
+    assert_eq!(rows(&both), alone.concat());
 }
 
 /// Sizing records by the tier that runs, instead of the largest, is found before a record is

@@ -1,10 +1,10 @@
 //! Caches of a model's layers: one for each group of layers with equal caches, and the states of
 //! recurrent layers.
 
-use lockstep_backend::{Backend, BackendError, DeltaShape, KvShape, StatesShape};
-use lockstep_types::{KvCacheDtype, KvGroup, KvPages, Mixer, ModelConfig, StateLimits};
+use lockstep_backend::{Backend, BackendError, KvShape, StatesShape};
+use lockstep_types::{KvCacheDtype, KvGroup, KvPages, Mixer, ModelConfig};
 
-use super::{delta_shape, delta_shapes};
+use super::recurrent::StatePlace;
 use crate::Shard;
 
 /// The caches of a model on one rank.
@@ -34,62 +34,6 @@ impl CachePlace {
         let with_layers = groups.iter().filter(|group| !group.layers.is_empty());
         with_layers.enumerate().find_map(place).unwrap_or_default()
     }
-}
-
-/// Place of a recurrent layer among the states of its model.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct StatePlace {
-    /// Number of the layer's shape among the distinct ones.
-    pub states: usize,
-    /// Number of the layer among those of its shape.
-    pub layer: usize,
-}
-
-impl StatePlace {
-    /// Returns the place of layer `number` of `model` on the rank of `shard`.
-    pub fn of(model: &ModelConfig, shard: &Shard, number: usize) -> Self {
-        let Some(own) = shape_of(model, shard, number) else {
-            return Self::default();
-        };
-        let before = (0..number).filter(|before| shape_of(model, shard, *before) == Some(own));
-        let shapes = delta_shapes(model, shard);
-        Self {
-            states: shapes
-                .iter()
-                .position(|shape| *shape == own)
-                .unwrap_or_default(),
-            layer: before.count(),
-        }
-    }
-}
-
-/// Returns the shape of layer `number`, if it is recurrent.
-fn shape_of(model: &ModelConfig, shard: &Shard, number: usize) -> Option<DeltaShape> {
-    match &model.layers[number].mixer {
-        Mixer::GatedDelta(delta) => Some(delta_shape(delta, shard)),
-        Mixer::Attention(_) | Mixer::LatentAttention(_) => None,
-    }
-}
-
-/// Returns the shapes of the states and records that a shard of `model` needs: one for each
-/// distinct shape of its recurrent layers.
-pub(crate) fn state_shapes(
-    model: &ModelConfig,
-    shard: &Shard,
-    limits: StateLimits,
-) -> Vec<StatesShape> {
-    let numbers = 0..model.layers.len();
-    let layers = |own| {
-        let layers = numbers.clone().map(|number| shape_of(model, shard, number));
-        layers.filter(|shape| *shape == Some(own)).count()
-    };
-    let shapes = delta_shapes(model, shard).into_iter();
-    let shape = |delta| StatesShape {
-        layers: layers(delta),
-        delta,
-        limits,
-    };
-    shapes.map(shape).collect()
 }
 
 /// Returns the shapes of the caches that a shard of `model` needs, with `pages` of `page_size`

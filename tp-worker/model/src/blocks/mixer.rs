@@ -17,13 +17,12 @@ use super::{
     cache::ModelCache,
     distinct::distinct,
     parts::{Convert, Form, Listed, Tensors},
+    recurrent::{delta_shape, delta_shapes},
 };
 use crate::{CollectiveStep, Shard, Topology};
 use attention::{Attention, AttentionBuffers, AttentionVariants};
 use gated_delta::{GatedDelta, GatedDeltaBuffers};
 use latent::{LatentAttention, LatentBuffers, LatentVariants, latent_shapes};
-
-pub(crate) use gated_delta::{delta_shape, delta_shapes};
 
 /// Returns the distinct attention shapes of a model's layers on one rank.
 pub(crate) fn attention_shapes(model: &ModelConfig, shard: &Shard) -> Vec<AttentionShape> {

@@ -14,9 +14,10 @@ use crate::{
     blocks::allocate::Counter,
     blocks::{
         attention_shapes,
-        cache::{cache_shapes, state_shapes},
-        delta_shapes, expert_shapes, latent_heads,
+        cache::cache_shapes,
+        expert_shapes, latent_heads,
         parts::{Listed, Tensors},
+        recurrent::{delta_shapes, state_shapes},
         rope_tables,
     },
     models::decoder::Decoder,

@@ -22,8 +22,9 @@ use crate::{
     ForwardLimits, Shard, Tables,
     blocks::{
         LayerContext,
-        cache::{ModelCache, cache_shapes, state_shapes},
+        cache::{ModelCache, cache_shapes},
         parts::Tensors,
+        recurrent::state_shapes,
     },
     models::decoder::Decoder,
     split::crossing::Crossings,

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, thread};
 
-use lockstep_backend::{Axis, Backend};
+use lockstep_backend::{Axis, Backend, RowState};
 use lockstep_collective::{Collective, local_group};
 use lockstep_model::{ForwardLimits, LoadOptions, Transformer};
 use lockstep_types::{KvCacheDtype, ModelConfig, StateLimits};
@@ -70,6 +70,17 @@ pub fn of_texts(texts: usize) -> StateLimits {
     }
 }
 
+/// Gives the last row of `pass` the state `state`, in which all of its tokens stay.
+pub fn commit(pass: &mut Pass, state: usize) {
+    pass.states.push(RowState {
+        state: state as u32,
+        records: state as u32,
+        fresh: pass.rows[pass.states.len()].kv_len == 0,
+        commits: true,
+        ..RowState::default()
+    });
+}
+
 fn rank<B: Backend>(
     model: &ModelConfig,
     mut backend: B,
@@ -128,7 +139,7 @@ fn rank<B: Backend>(
             let page = |n: usize| (pages - 1 - (n * texts.len() + owner(n))) as u32;
             pass.push(&texts[text], from..done[text], feed.page_size, page);
             if model.has_states() {
-                pass.commit(text);
+                commit(&mut pass, text);
             }
             owners.resize(pass.tokens.len(), text);
         }

@@ -1,6 +1,6 @@
 //! A text through a target and the EAGLE head behind it.
 
-use lockstep_backend::{Axis, Backend};
+use lockstep_backend::{Axis, Backend, RowState};
 use lockstep_model::{
     EagleHead, FileAccess, ForwardLimits, HiddenSource, LoadOptions, ModelCache, ModelError,
     Transformer, WholeTables,
@@ -135,7 +135,11 @@ impl<B: Backend> Rig<B> {
             pass.push(text, range.clone(), setup.page_size, setup.page());
             add_groups(&mut pass, self.groups, setup.page_size, setup.pages());
             if self.recurrent {
-                pass.commit(0);
+                pass.states.push(RowState {
+                    fresh: start == 0,
+                    commits: true,
+                    ..RowState::default()
+                });
             }
             let wanted = [range.len() as u32 - 1];
             let wanted = if range.end == text.len() {

@@ -48,17 +48,6 @@ impl Pass {
         }
     }
 
-    /// Gives the last row the state `state`, in which all of its tokens stay.
-    pub fn commit(&mut self, state: usize) {
-        self.states.push(RowState {
-            state: state as u32,
-            records: state as u32,
-            fresh: self.rows[self.states.len()].kv_len == 0,
-            commits: true,
-            ..RowState::default()
-        });
-    }
-
     pub fn batch<'a>(&'a self, logit_tokens: &'a [u32]) -> Batch<'a> {
         Batch {
             tokens: &self.tokens,

@@ -4,7 +4,7 @@ use lockstep_backend::{Axis, Backend, WorldRows};
 use lockstep_model::{ForwardLimits, LoadOptions, LogitBlock, Topology, Transformer};
 use lockstep_types::{KvCacheDtype, ModelConfig};
 
-use crate::driver::of_texts;
+use crate::driver::{commit, of_texts};
 use crate::groups::add_groups;
 use crate::pass::Pass;
 use crate::ranks::{WorldFactory, on_ranks};
@@ -153,7 +153,7 @@ fn rank<B: Backend>(
             let page = |page: usize| (pages - 1 - (page * texts.len() + text)) as u32;
             pass.push(&texts[text], range, feed.page_size, page);
             if stateful {
-                pass.commit(text);
+                commit(&mut pass, text);
             }
         }
         let mut next = 0;

@@ -1,6 +1,7 @@
 //! Attention over a paged cache: fused projections of queries, keys and values, norms of
 //! heads, rotary positions, and the projection back to the residual stream.
 
+mod rows;
 mod together;
 
 use std::ops::Range;
@@ -21,6 +22,7 @@ use crate::{
     },
     split::topology::attention_axis,
 };
+use rows::{keys_and_values, pairs, query_rows, scaled, tensor_rows};
 pub(crate) use together::Together;
 
 /// One rank's heads of one layer's attention.
@@ -178,18 +180,9 @@ impl Attention<Listed> {
         let paired = |head: usize| pairs(rope.rotated.unwrap_or(dim), of_head(head));
         let values = heads.kv.iter().map(|head| of_head(*head)).collect();
         let keys: Vec<_> = heads.kv.iter().flat_map(|head| paired(*head)).collect();
-        // With gates, a head has rows of its query, then of its gate.
-        let parts = if output_gate { 2 } else { 1 };
-        let rotated = match rope.rotated {
-            None if !output_gate => vec![scaled(&heads.queries, dim)],
-            rotated => {
-                let query = |head| pairs(rotated.unwrap_or(dim), of_head(parts * head));
-                heads.queries.clone().flat_map(query).collect()
-            }
-        };
-        let gates = heads.queries.clone().map(|head| of_head(2 * head + 1));
-        let query = |rows| Fused::of(place.name(&names.query), parts * queries, rows);
-        let gate = [query(gates.collect())];
+        let (rotated, gates) = query_rows(attention, &heads.queries);
+        let query = |rows| Fused::of(place.name(&names.query), tensor_rows(attention), rows);
+        let gate = [query(gates)];
         let own = heads.queries.clone();
         let sinks = sinks.then(|| VectorPart::part(place.name(&names.sinks), query_heads, own));
         let heads = scaled(&heads.queries, dim);
@@ -381,50 +374,4 @@ impl<B: Backend> Attention<B> {
         backend.whole_norm(qkv, &self.shape, squares, &norms);
         Ok(())
     }
-}
-
-/// Returns the order in which the columns of a head are read, so that the halves of the head hold
-/// pairs: first those of the `rotated` columns, which are pairs of their own halves, then others
-/// that stay. The order changes no score, as queries and keys share it. Example: of columns `0..8`
-/// four are rotated, 0 with 2 and 1 with 3; the order is 0, 1, 4, 5 and 2, 3, 6, 7.
-fn pairs(rotated: usize, head: Range<usize>) -> Vec<Range<usize>> {
-    let (first, end) = (head.start, head.end);
-    let (half, behind) = (rotated / 2, first + rotated);
-    if behind >= end {
-        return vec![head];
-    }
-    let middle = behind + (end - behind) / 2;
-    vec![
-        first..first + half,
-        behind..middle,
-        first + half..behind,
-        middle..end,
-    ]
-}
-
-/// Lists the projections of keys and of values of which a rank takes the rows `keys` and `values`.
-fn keys_and_values(
-    place: &LayerPlace<'_>,
-    AttentionSpec {
-        kv_heads,
-        head_dim,
-        values: of_values,
-        names,
-        ..
-    }: &AttentionSpec,
-    keys: Vec<Range<usize>>,
-    values: Vec<Range<usize>>,
-) -> Vec<Fused> {
-    let part = |name: &str, rows| Fused::of(place.name(name), kv_heads * head_dim, rows);
-    match of_values {
-        // The rows of keys are taken twice.
-        Values::NormedKeys => vec![part(&names.key, [keys, values].concat())],
-        Values::Projected | Values::Normed => {
-            vec![part(&names.key, keys), part(&names.value, values)]
-        }
-    }
-}
-
-fn scaled(range: &Range<usize>, by: usize) -> Range<usize> {
-    range.start * by..range.end * by
 }

@@ -6,17 +6,18 @@ use std::ops::Range;
 use lockstep_backend::{
     Axis, Backend, BackendError, DeltaOperands, DeltaShape, GatedDelta as Weights, Holds,
 };
-use lockstep_types::{GatedDeltaInputs, GatedDeltaSpec, ModelConfig, NormKind};
+use lockstep_types::{GatedDeltaInputs, GatedDeltaSpec, NormKind};
 
 use crate::{
     CollectiveStep, Place, Shard, Topology,
     blocks::{
         LayerPlace, Linear,
         allocate::Allocate,
-        cache::{ModelCache, StatePlace},
-        distinct::{distinct, place_of},
+        cache::ModelCache,
+        distinct::place_of,
         linear::Fused,
         parts::{Convert, Form, Listed, TensorRows, Tensors, VectorPart},
+        recurrent::{StatePlace, delta_shape},
     },
     split::topology::attention_axis,
 };
@@ -27,7 +28,7 @@ pub(crate) struct GatedDelta<F: Form> {
     pub states: StatePlace,
     /// Number and width of this rank's heads.
     pub shape: DeltaShape,
-    /// Index of the layer's buffers, one for each of [`delta_shapes`].
+    /// Index of the layer's buffers, one for each of the model's distinct shapes.
     pub buffers: usize,
     /// Epsilon added to the mean square in the norm of heads.
     pub eps: f32,
@@ -89,12 +90,6 @@ impl<T> GatedDeltaBuffers<T> {
             backend.set_rows(buffer, rows);
         }
     }
-}
-
-/// Returns the distinct shapes of the recurrent layers of a model on one rank.
-pub(crate) fn delta_shapes(model: &ModelConfig, shard: &Shard) -> Vec<DeltaShape> {
-    let deltas = model.gated_deltas();
-    distinct(deltas.map(|delta| delta_shape(delta, shard)))
 }
 
 /// Rows of the projections that a rank takes, in the order of [`GatedDelta::inputs`] and of
@@ -173,7 +168,7 @@ impl Taken<'_> {
 
 impl GatedDelta<Listed> {
     /// Lists the tensors of the Gated DeltaNet that `spec` describes, in the layer at `place`.
-    /// `variants` are [`delta_shapes`] of the model.
+    /// `variants` are the distinct shapes of the model's recurrent layers.
     pub fn listed(place: &LayerPlace<'_>, spec: &GatedDeltaSpec, variants: &[DeltaShape]) -> Self {
         let LayerPlace { model, shard, .. } = *place;
         // Taken apart without `..`, so that a new field does not compile until it is read.
@@ -248,18 +243,6 @@ impl GatedDelta<Listed> {
             return Vec::new();
         }
         vec![CollectiveStep::sum(attention_axis(axis), hidden)]
-    }
-}
-
-/// Returns the shape of the heads in `shard`.
-pub(crate) fn delta_shape(spec: &GatedDeltaSpec, shard: &Shard) -> DeltaShape {
-    let size = shard.topology.attention.size;
-    DeltaShape {
-        key_heads: spec.key_heads / size,
-        value_heads: spec.value_heads / size,
-        key_dim: spec.key_dim,
-        value_dim: spec.value_dim,
-        taps: spec.taps,
     }
 }
 

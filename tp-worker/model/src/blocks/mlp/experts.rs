@@ -7,16 +7,16 @@
 
 mod matrices;
 mod shared;
+mod sizes;
 
 use lockstep_backend::{
     self as backend, Axis, Backend, BackendError, BlockEnd, ExpertSpace, ExpertsShape, Holds,
     Scatter,
 };
-use lockstep_types::{ExpertGate, ExpertTensors, ExpertsSpec, ModelConfig, Routing};
+use lockstep_types::{ExpertGate, ExpertsSpec, ModelConfig, Routing};
 
 use super::gated::{GatedMlp, GatedMlpBuffers};
 use crate::{
-    Shard,
     blocks::{
         AllRows, Boundary, LayerPlace, MlpOperands,
         allocate::Allocate,
@@ -27,6 +27,7 @@ use crate::{
 };
 use matrices::Matrices;
 use shared::{gate_of, shared_apart, shared_within};
+pub(super) use sizes::ExpertSizes;
 
 /// One rank's columns of its experts of one layer.
 pub(crate) struct Experts<F: Form> {
@@ -66,23 +67,6 @@ pub(crate) struct Experts<F: Form> {
     pub shared_gate: Option<F::Matrix>,
 }
 
-/// Sizes of a layer's experts on one rank. Layers of equal sizes share buffers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ExpertSizes {
-    hidden: usize,
-    /// Experts that the router scores, and that it chooses.
-    count: usize,
-    active: usize,
-    /// Experts of the shared one, if it is not apart.
-    shared: usize,
-    /// Columns of this rank between the projections of one expert.
-    columns: usize,
-    /// Columns of this rank of a shared expert that is apart.
-    apart: Option<usize>,
-    /// True if that expert has a gate.
-    gated: bool,
-}
-
 /// Activations of a mixture of experts, allocated once. `a` is the number of rows of all DP
 /// ranks, `m` the number of this rank's columns, and `t` the number of experts that a position goes
 /// through.
@@ -100,21 +84,6 @@ pub(crate) struct ExpertBuffers<T> {
     apart: Option<(GatedMlpBuffers<T>, T)>,
     /// Gate of that expert, `[a, 1]`.
     shared_gate: Option<T>,
-}
-
-impl ExpertSizes {
-    /// Returns the sizes on the rank of `shard`, in `model`.
-    pub fn of(spec: &ExpertsSpec, model: &ModelConfig, shard: &Shard) -> Self {
-        Self {
-            hidden: model.hidden_size,
-            count: spec.count,
-            active: spec.active,
-            shared: shared_within(spec, shard),
-            columns: shard.expert(model, spec.width).len(),
-            apart: shared_apart(spec, shard).map(|shared| GatedMlp::columns(&shared, shard)),
-            gated: gate_of(spec).is_some(),
-        }
-    }
 }
 
 impl<T> ExpertBuffers<T> {
@@ -198,23 +167,7 @@ impl Experts<Listed> {
         let mut gate_up = Vec::with_capacity(held.len() + parts);
         let mut down = Vec::with_capacity(held.len() + parts);
         for expert in held.clone() {
-            let (both, back) = match &names.experts {
-                ExpertTensors::Single {
-                    prefix,
-                    expert: own,
-                } => {
-                    let named = |name: &str| place.name(&format!("{prefix}.{expert}.{name}"));
-                    of_one.part_of(1, 0, own, named)
-                }
-                ExpertTensors::Stacked { gate_up, down } => {
-                    let tensors = [gate_up, down].map(|name| place.name(name));
-                    of_one.stacked(count, expert, tensors)
-                }
-                ExpertTensors::Interleaved { gate_up, down, .. } => {
-                    let tensors = [gate_up, down].map(|name| place.name(name));
-                    of_one.interleaved(count, expert, tensors)
-                }
-            };
+            let (both, back) = of_one.of_expert(count, expert, place, &names.experts);
             gate_up.push(both);
             down.push(back);
         }
@@ -226,6 +179,7 @@ impl Experts<Listed> {
         let (first, experts) = (held.start, &names.experts);
         let [gate_up_bias, down_bias] = of_one.biases(count, held, place, experts);
         let router = place.name(&names.router);
+        let gate_row = |gate: &str| MatrixPart::router(&place.name(gate), 1, model.hidden_size);
         let correction = || VectorPart::whole(place.name(&names.correction), count);
         Self {
             buffers: place_of(variants, &ExpertSizes::of(spec, model, shard)),
@@ -243,8 +197,7 @@ impl Experts<Listed> {
             down,
             down_bias,
             apart: shared_apart(spec, shard).map(|spec| GatedMlp::listed(place, &spec, &[])),
-            shared_gate: gate_of(spec)
-                .map(|gate| MatrixPart::router(&place.name(gate), 1, model.hidden_size)),
+            shared_gate: gate_of(spec).map(gate_row),
         }
     }
 

@@ -239,7 +239,7 @@ pub fn run(
     states: &mut States,
     layer: usize,
     op: &GatedDelta<'_, Vec<f32>>,
-    operands: DeltaOperands<'_, Tensor>,
+    operands: &DeltaOperands<'_, Tensor>,
     inputs: &Inputs,
     out: &mut Tensor,
 ) {
@@ -252,7 +252,7 @@ pub fn run(
     let call = Call {
         op,
         projected: operands.projected,
-        gates: operands.gates,
+        gates: &*operands.gates,
         fault,
     };
     for (row, own) in inputs.rows.iter().zip(&inputs.states) {

@@ -43,9 +43,36 @@ impl Matrices {
         )
     }
 
+    /// Lists the matrices of expert `expert` of `count` in the layer at `place`, in the form that
+    /// files have.
+    pub fn of_expert(
+        &self,
+        count: usize,
+        expert: usize,
+        place: &LayerPlace<'_>,
+        tensors: &ExpertTensors,
+    ) -> (MatrixPart, MatrixPart) {
+        let named = |names: [&String; 2]| names.map(|name| place.name(name));
+        match tensors {
+            ExpertTensors::Single {
+                prefix,
+                expert: own,
+            } => {
+                let named = |name: &str| place.name(&format!("{prefix}.{expert}.{name}"));
+                self.part_of(1, 0, own, named)
+            }
+            ExpertTensors::Stacked { gate_up, down } => {
+                self.stacked(count, expert, named([gate_up, down]))
+            }
+            ExpertTensors::Interleaved { gate_up, down, .. } => {
+                self.interleaved(count, expert, named([gate_up, down]))
+            }
+        }
+    }
+
     /// Lists the matrices of expert `expert` of `count` whose tensors are stacked, gates and ups
     /// first.
-    pub fn stacked(
+    fn stacked(
         &self,
         count: usize,
         expert: usize,
@@ -64,7 +91,7 @@ impl Matrices {
 
     /// Lists the matrices of expert `expert` of `count` whose tensors are stacked, rows of gate
     /// and up in turn. Here gates come first.
-    pub fn interleaved(
+    fn interleaved(
         &self,
         count: usize,
         expert: usize,
