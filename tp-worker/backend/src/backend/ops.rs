@@ -202,7 +202,8 @@ pub trait Ops: Memory {
     /// A mixture of experts behind its router, row by row. `scores` `[n, scored]`, whose content
     /// afterwards is unspecified, become weights in f32, as [`Experts::routing`] says. The experts
     /// of a row are those of the [`Experts::active`] largest weights, corrected if there is a
-    /// correction, of equal ones the lower; and the shared ones. Then
+    /// correction, of equal ones the lower; and the shared ones. Where experts are in groups, a row
+    /// chooses groups first, likewise, and its experts are of these. Then
     /// `out = Σ weight · down(f(gate(x), up(x)))` over those of them that are here, with the
     /// function [`Experts::gate`], added by ascending expert; zero if none is here.
     ///
