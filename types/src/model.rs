@@ -168,6 +168,22 @@ impl ModelConfig {
             .collect()
     }
 
+    /// Returns true if the output of an attention, or of a shared expert, has a gate.
+    pub fn has_output_gates(&self) -> bool {
+        let gated = |shared: &SharedExpert| shared.gate.is_some();
+        self.attentions().any(|layer| layer.output_gate)
+            || self
+                .experts()
+                .any(|layer| layer.shared.as_ref().is_some_and(gated))
+    }
+
+    /// Returns true if a layer has experts in stacks.
+    pub fn has_stacked_experts(&self) -> bool {
+        let stacked =
+            |experts: &ExpertsSpec| matches!(experts.names.experts, ExpertTensors::Stacked { .. });
+        self.experts().any(stacked)
+    }
+
     /// Returns the mixtures of experts, in the order of layers.
     fn experts(&self) -> impl Iterator<Item = &ExpertsSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mlp {
@@ -246,7 +262,8 @@ impl ModelConfig {
         let columns = |layer: &LayerSpec| match &layer.mlp {
             Mlp::Gated(_) | Mlp::Plain(_) => layer.mlp.width(),
             Mlp::Experts(experts) => {
-                let shared = experts.shared.as_ref().filter(|_| ep_size > 1);
+                let shared = experts.shared.as_ref();
+                let shared = shared.filter(|shared| ep_size > 1 || shared.gate.is_some());
                 let shared = shared.map_or(usize::MAX, |shared| shared.width);
                 experts.width.saturating_mul(ep_size).min(shared)
             }

@@ -42,6 +42,11 @@ pub fn whole_model(path: &Path, target: &ModelConfig) -> Result<DraftModel, Conf
             ),
         ));
     }
+    if model.has_states() {
+        let message = "models with recurrent layers can't draft; give a draft model whose layers all \
+                       have attention, or another --speculative-algorithm.";
+        return Err(ConfigError::file(OPTION, path, message.to_owned()));
+    }
     tokens::compare(path, &target.path)?;
     loaded_like(&mut model, target);
     ends_like(&mut model, target);

@@ -4,6 +4,7 @@
 mod activation;
 mod dense;
 mod experts;
+mod gated_delta;
 mod gemma;
 mod glm4_moe;
 mod gpt_oss;
@@ -19,7 +20,9 @@ mod olmo;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_5;
 mod qwen3_moe;
+mod qwen3_next;
 mod qwen_vl;
 mod rope;
 mod smollm3;
@@ -34,6 +37,7 @@ use serde_json::{Value, json};
 
 use crate::raw::Raw;
 pub(crate) use dense::norm_eps;
+pub(crate) use experts::stored_experts;
 pub(crate) use wrappers::{Wrapper, stored_names};
 
 /// A family of models, with the functions that read its `config.json`.
@@ -98,7 +102,10 @@ const SERVED: &[&Family] = &[
     &phi3::FAMILY,
     &qwen2::FAMILY,
     &qwen3::FAMILY,
+    &qwen3_5::DENSE,
+    &qwen3_5::EXPERTS,
     &qwen3_moe::FAMILY,
+    &qwen3_next::FAMILY,
     &smollm3::FAMILY,
     &starcoder2::FAMILY,
 ];

@@ -12,6 +12,8 @@ use crate::families::{self, Family, TextModel};
 use crate::raw::Raw;
 use crate::{checkpoint, head, tokenizer};
 
+/// Key for a model's own draft layers.
+const DRAFT_LAYERS: &str = "mtp_num_hidden_layers";
 /// Largest believable number of parameters; larger sizes are damage.
 const LARGEST_MODEL: f64 = 1e14;
 
@@ -49,6 +51,13 @@ impl Described {
             wrapper,
         } = TextModel::of(config)?;
         let model = build(dir, &config, family)?;
+        let own_draft = match config.count(DRAFT_LAYERS)? {
+            Some(layers) if layers > 0 => Some(format!(
+                "the model's own draft layer is not loaded (`{DRAFT_LAYERS}`): another \
+                 --speculative-algorithm can draft for it"
+            )),
+            _ => None,
+        };
         let note = |wrapper: &families::Wrapper| {
             format!(
                 "of {} the text model is served ({}): requests may have text alone",
@@ -57,23 +66,30 @@ impl Described {
         };
         let notes = wrapper.map(note).into_iter();
         Ok(Self {
-            notes: notes.chain(checkpoint::note(&model.checkpoint)).collect(),
+            notes: notes
+                .chain(own_draft)
+                .chain(checkpoint::note(&model.checkpoint))
+                .collect(),
             wrapped: wrapper.is_some(),
             model,
         })
     }
 
-    /// Finds the prefix of a wrapped text model's tensors. It depends on the age of the files
-    /// alone, so it is read from the names that are stored. Of a checkpoint of 8-bit floats,
+    /// Finds the prefix of a wrapped text model's tensors, and the form of stacked experts. They
+    /// depend on the age of the files alone, so they are read from the names that are stored. Of a checkpoint of 8-bit floats,
     /// also finds the projections that are no such floats. Missing or damaged weights are
     /// reported by the code that loads them.
     #[must_use]
     pub fn with_names(mut self) -> Self {
         let stored = || tensor_names(&self.model.path).ok().flatten();
-        if self.wrapped
+        let stacked = self.model.has_stacked_experts();
+        if (self.wrapped || stacked)
             && let Some(stored) = stored()
         {
-            self.model.names = families::stored_names(&self.model.names, &stored);
+            if self.wrapped {
+                self.model.names = families::stored_names(&self.model.names, &stored);
+            }
+            families::stored_experts(&mut self.model, &stored);
         }
         let ModelConfig { path, names, .. } = &self.model;
         self.model.checkpoint = checkpoint::with_floats(self.model.checkpoint.clone(), path, names);

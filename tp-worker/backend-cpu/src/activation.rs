@@ -66,6 +66,13 @@ multiversion! {
 }
 
 multiversion! {
+    fn sigmoid_weight_row(gate: f32, out: &mut [f32]) {
+        let weight = 1.0 / (1.0 + exp(-gate));
+        out.iter_mut().for_each(|out| *out *= weight);
+    }
+}
+
+multiversion! {
     fn silu_row(x: &[f32], out: &mut [f32]) {
         out.iter_mut().zip(x).for_each(|(out, x)| *out = silu(*x));
     }
@@ -170,10 +177,23 @@ pub(crate) fn activate(
     });
 }
 
-/// `out = out · σ(gate)`, of rows of `width`.
-pub(crate) fn sigmoid_gate(pool: &mut Pool, isa: Isa, gate: &[f32], width: usize, out: &mut [f32]) {
+/// `out = out · σ(gate)`, of rows of `width`. A row of the gate has as many `columns`, or one.
+pub(crate) fn sigmoid_gate(
+    pool: &mut Pool,
+    isa: Isa,
+    gate: &[f32],
+    columns: usize,
+    width: usize,
+    out: &mut [f32],
+) {
     for_rows(pool, out, width, |rows, out| {
-        sigmoid_gate_row(isa, &gate[rows.start * width..rows.end * width], out);
+        let gate = &gate[rows.start * columns..rows.end * columns];
+        if columns == width {
+            return sigmoid_gate_row(isa, gate, out);
+        }
+        for (row, gate) in out.chunks_exact_mut(width).zip(gate) {
+            sigmoid_weight_row(isa, *gate, row);
+        }
     });
 }
 

@@ -239,9 +239,11 @@ impl Ops for CpuBackend {
         activation::gate(pool, self.isa, activation, gate_up, width, out);
     }
     fn sigmoid_gate(&mut self, gate: &CpuTensor, out: &mut CpuTensor) -> Result<(), BackendError> {
-        gate.expect(out.rows(), out.width(), "the output gate");
-        let (pool, width) = (&mut self.pool, out.width());
-        activation::sigmoid_gate(pool, self.isa, gate.values(), width, out.values_mut());
+        let (columns, width) = (gate.width(), out.width());
+        let whole = if columns == 1 { 1 } else { width };
+        gate.expect(out.rows(), whole, "the output gate");
+        let (pool, isa, gate) = (&mut self.pool, self.isa, gate.values());
+        activation::sigmoid_gate(pool, isa, gate, columns, width, out.values_mut());
         Ok(())
     }
     fn gated_delta(

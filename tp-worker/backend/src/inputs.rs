@@ -42,7 +42,8 @@ impl InputLimits {
             pages: batch.rows.iter().map(|row| row.pages(page_size)).sum(),
             page_size,
             mask_words: batch.masks.len(),
-            replays: batch.replays.len(),
+            // Rows with states may replay something, even if none does now.
+            replays: batch.replays.len().max(batch.states.len().min(1)),
             choices: ChoiceLimits::of(&batch.choices),
             chain: ChainLimits::of(batch, page_size),
         }

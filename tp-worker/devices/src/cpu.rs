@@ -6,7 +6,7 @@ use std::time::Instant;
 use lockstep_backend::{AttentionShape, BackendError, DeviceMemory, ExpertsShape, Groups};
 use lockstep_backend_cpu::roofline::{Arithmetic, Meter};
 use lockstep_backend_cpu::{CpuBackend, CpuError, CpuMemory, CpuOptions, CpuTensor, Isa};
-use lockstep_types::{DeviceRoom, KvCacheDtype};
+use lockstep_types::{DeviceRoom, KvCacheDtype, ModelConfig};
 
 use crate::{
     ComparedBits, Device, DeviceError, DeviceOptions, Finding, MemoryTimes, Metered, Roofline, Work,
@@ -65,6 +65,10 @@ impl Device for CpuBackend {
         _: &AttentionShape,
         _: KvCacheDtype,
     ) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn serves_layers(_: &ModelConfig) -> Result<(), DeviceError> {
         Ok(())
     }
 

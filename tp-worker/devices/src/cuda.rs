@@ -7,7 +7,7 @@ use lockstep_backend_cuda::{
     Attention, CollectiveOptions, Compiler, Context, CudaBackend, CudaError, CudaMemory,
     CudaOptions, CudaTensor, Element, Gpu, Nccl, Products, Recorded, check_experts,
 };
-use lockstep_types::{DeviceRoom, KvCacheDtype};
+use lockstep_types::{DeviceRoom, KvCacheDtype, ModelConfig};
 
 use crate::{
     ComparedBits, Device, DeviceError, DeviceOptions, Finding, MemoryTimes, Metered, Roofline, Work,
@@ -112,6 +112,17 @@ impl Device for CudaBackend {
             Attention::check(&gpu, heads, Element::cached(cached)?)
         };
         served().map_err(DeviceError::new)
+    }
+
+    fn serves_layers(model: &ModelConfig) -> Result<(), DeviceError> {
+        let what = match () {
+            () if model.has_states() => "recurrent layers",
+            () if model.has_output_gates() => "output gates",
+            () => return Ok(()),
+        };
+        Err(DeviceError::new(CudaError::Unsupported(format!(
+            "models with {what} are not served on GPUs: give --device cpu"
+        ))))
     }
 
     fn serves_experts(experts: &ExpertsShape) -> Result<(), DeviceError> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lockstep_backend::{AttentionShape, Backend, DeviceMemory, ExpertsShape, Groups};
 use lockstep_types::{
     CollectiveBackend, DeviceConfig, DeviceRoom, Dtype, EngineConfig, EngineShape, KvCacheDtype,
+    ModelConfig,
 };
 
 use crate::{DeviceError, Finding, Metered, Roofline};
@@ -44,6 +45,13 @@ pub trait Device: Backend + Metered + 'static {
     /// # Errors
     /// [`DeviceError`] with the reason why it can't, and the remedy.
     fn serves_experts(experts: &ExpertsShape) -> Result<(), DeviceError>;
+
+    /// Checks that a device of this kind has the operations of the layers of `model`, beside those
+    /// that the other checks ask for.
+    ///
+    /// # Errors
+    /// [`DeviceError`] with the reason why it hasn't, and the remedy.
+    fn serves_layers(model: &ModelConfig) -> Result<(), DeviceError>;
 
     /// Opens a rank's device; `groups` connect it to its peers.
     ///

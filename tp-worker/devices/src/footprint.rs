@@ -124,6 +124,7 @@ impl OnDevice for Serves<'_> {
         // A draft runs on one rank.
         let models = [(engine.model, engine.attn_tp_size())].into_iter();
         for (model, ranks) in models.chain(draft.map(|draft| (draft, 1))) {
+            B::serves_layers(model)?;
             for (format, role) in matrix_formats(model) {
                 B::serves_format(format, role).map_err(|why| DeviceError::new(Unserved(why)))?;
             }

@@ -98,7 +98,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 44] = [
+const CASES: [&str; 48] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -143,6 +143,10 @@ const CASES: [&str; 44] = [
     "gemma3_wrapped",
     "starcoder2",
     "ministral3",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_5_moe_wrapped",
+    "qwen3_next",
 ];
 
 fn cases() -> impl Iterator<Item = (&'static str, Case)> {
@@ -155,10 +159,10 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats.
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, and recurrent models.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
     let served = |case: &Case| !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
-    cases().filter(move |(_, case)| served(case))
+    cases().filter(move |(_, case)| served(case) && !case.model.has_states())
 }
 
 fn cpu(dtype: Dtype) -> Factory<CpuBackend> {

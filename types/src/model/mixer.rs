@@ -24,7 +24,8 @@ impl Mixer {
     pub fn rows(&self) -> usize {
         match self {
             Self::Attention(attention) => {
-                2 * (attention.heads + attention.kv_heads) * attention.head_dim
+                let gates = usize::from(attention.output_gate) * attention.heads;
+                (2 * (attention.heads + attention.kv_heads) + gates) * attention.head_dim
             }
             Self::GatedDelta(delta) => {
                 let values = delta.value_heads * delta.value_dim;
@@ -62,6 +63,9 @@ pub struct AttentionSpec {
     /// True if each query head has a sink (Xiao et al., arXiv:2309.17453): a score that joins the
     /// softmax beside those of positions, and weighs no value.
     pub sinks: bool,
+    /// True if the output of each query head is multiplied by `σ` of a gate. The tensor of the
+    /// queries has the rows of each head in turn: its query, then its gate.
+    pub output_gate: bool,
     /// Names of the tensors.
     pub names: AttentionNames,
 }
@@ -259,6 +263,7 @@ impl AttentionSpec {
             qkv_bias: false,
             output_bias: false,
             sinks: false,
+            output_gate: false,
             names: AttentionNames::default(),
         }
     }

@@ -106,7 +106,7 @@ pub struct ExpertsSpec {
     pub routing: Routing,
     /// True if the router has a bias, which is a part of its scores.
     pub router_bias: bool,
-    /// Expert that every position goes through, with the weight one; `None` if there is none.
+    /// Expert that every position goes through; `None` if there is none.
     pub shared: Option<SharedExpert>,
     /// Names of the tensors.
     pub names: ExpertsNames,
@@ -168,8 +168,11 @@ impl Routing {
 /// A gated MLP beside the experts that a router chooses from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedExpert {
-    /// Columns between its projections, a multiple of those of one expert.
+    /// Columns between its projections. Without a gate they are a multiple of those of one expert.
     pub width: usize,
+    /// Name of a row of the width of the residual stream, by which its result is weighed:
+    /// `σ(row · x)`. `None` weighs it one.
+    pub gate: Option<String>,
     /// Names of its tensors.
     pub names: GatedMlpNames,
 }
@@ -248,11 +251,17 @@ pub enum ExpertTensors {
 
 impl ExpertsSpec {
     /// Returns the number of experts of [`Self::width`] that the shared expert is made of. Its
-    /// columns are divided among them: their results add up to its result.
+    /// columns are divided among them: their results add up to its result. A shared expert with a
+    /// gate is made of none: it is a gated MLP of its own.
     pub fn shared_count(&self) -> usize {
-        self.shared
-            .as_ref()
-            .map_or(0, |shared| shared.width / self.width)
+        let shared = self.shared.as_ref().filter(|shared| shared.gate.is_none());
+        shared.map_or(0, |shared| shared.width / self.width)
+    }
+
+    /// Returns the rows of the shared expert's matrices, and of its gate.
+    fn shared_rows(&self) -> usize {
+        let rows = |shared: &SharedExpert| 3 * shared.width + usize::from(shared.gate.is_some());
+        self.shared.as_ref().map_or(0, rows)
     }
 
     /// Returns the number of all experts, with those of the shared one.
@@ -282,7 +291,9 @@ impl Mlp {
         match self {
             Self::Gated(gated) => 3 * gated.width,
             Self::Plain(plain) => 2 * plain.width,
-            Self::Experts(experts) => 3 * experts.total() * experts.width + experts.count,
+            Self::Experts(experts) => {
+                3 * experts.count * experts.width + experts.count + experts.shared_rows()
+            }
         }
     }
 
@@ -291,7 +302,9 @@ impl Mlp {
     pub fn active_rows(&self) -> usize {
         match self {
             Self::Gated(_) | Self::Plain(_) => self.rows(),
-            Self::Experts(experts) => 3 * experts.taken() * experts.width + experts.count,
+            Self::Experts(experts) => {
+                3 * experts.active * experts.width + experts.count + experts.shared_rows()
+            }
         }
     }
 }

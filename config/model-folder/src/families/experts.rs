@@ -1,6 +1,11 @@
 //! Mixtures of experts, as the keys of `config.json` describe them.
 
-use lockstep_types::{ExpertGate, ExpertsNames, ExpertsSpec, ModelConfigError, Routing};
+use std::collections::BTreeSet;
+
+use lockstep_types::{
+    ExpertGate, ExpertTensors, ExpertsNames, ExpertsSpec, Mlp, ModelConfig, ModelConfigError,
+    Routing,
+};
 
 use super::dense;
 use crate::raw::Raw;
@@ -60,6 +65,28 @@ fn count(config: &Raw, keys: &[&str]) -> Result<usize, ModelConfigError> {
         return Err(config.wrong(key, format!("is {count}, beyond any model's experts")));
     }
     Ok(count)
+}
+
+/// Gives layers whose experts are stacked the names of single experts where these are `stored`: the
+/// same family is stored in both forms.
+pub(crate) fn stored_experts(model: &mut ModelConfig, stored: &BTreeSet<String>) {
+    let names = &model.names;
+    for (number, layer) in model.layers.iter_mut().enumerate() {
+        let Mlp::Experts(spec) = &mut layer.mlp else {
+            continue;
+        };
+        let ExpertTensors::Stacked { gate_up, .. } = &spec.names.experts else {
+            continue;
+        };
+        let single = ExpertsNames::of_mlp().experts;
+        let ExpertTensors::Single { prefix, expert } = &single else {
+            continue;
+        };
+        let is_stored = |name: &str| stored.contains(&format!("{}.{name}", names.layer(number)));
+        if !is_stored(gate_up) && is_stored(&format!("{prefix}.0.{}.weight", expert.gate)) {
+            spec.names.experts = single;
+        }
+    }
 }
 
 #[cfg(test)]

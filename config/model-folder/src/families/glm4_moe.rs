@@ -73,6 +73,7 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
     let shared = config.count("n_shared_experts")?.unwrap_or(0);
     spec.shared = (shared > 0).then(|| SharedExpert {
         width: shared.saturating_mul(spec.width),
+        gate: None,
         names: GatedMlpNames::below("mlp.shared_experts."),
     });
     let dense = config.count("first_k_dense_replace")?.unwrap_or(0);

@@ -56,6 +56,30 @@ pub(super) fn named(
     config: &Raw,
     depth: usize,
 ) -> Result<Option<Vec<LayerType>>, ModelConfigError> {
+    let kinds = [LayerType::Full, LayerType::Sliding];
+    let kinds = kinds.map(|kind| (kind.name(), kind));
+    each(config, depth, &kinds)
+}
+
+/// Says of each of `depth` layers if it is recurrent, in a family whose other layers have full
+/// attention; `None` if none are named.
+///
+/// # Errors
+/// The errors of [`named`].
+pub(super) fn recurrent(config: &Raw, depth: usize) -> Result<Option<Vec<bool>>, ModelConfigError> {
+    each(
+        config,
+        depth,
+        &[(LayerType::Full.name(), false), ("linear_attention", true)],
+    )
+}
+
+/// Reads what stands for the name of each of `depth` layers in `kinds`; `None` if none are named.
+fn each<T: Copy>(
+    config: &Raw,
+    depth: usize,
+    kinds: &[(&str, T)],
+) -> Result<Option<Vec<T>>, ModelConfigError> {
     let Some(value) = config.get(KEY) else {
         return Ok(None);
     };
@@ -65,8 +89,8 @@ pub(super) fn named(
         return Err(config.wrong(KEY, message));
     }
     let kind = |name: &serde_json::Value| {
-        let mut all = [LayerType::Full, LayerType::Sliding].into_iter();
-        all.find(|kind| name == kind.name()).ok_or_else(|| {
+        let found = kinds.iter().find(|(kind, _)| name == kind);
+        found.map(|(_, kind)| *kind).ok_or_else(|| {
             let remedy = format!("layers of the kind {name} are not served");
             config.unsupported(KEY, remedy)
         })

@@ -66,15 +66,21 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
         Routing::softmax(renormalized),
         ExpertsNames::of_mlp(),
     )?;
+    let (sparse, gated) = (is_sparse(config)?, QWEN3_MOE.gated(config)?);
+    QWEN3_MOE.layers_with(config, |number| match sparse(number) {
+        true => Mlp::Experts(experts.clone()),
+        false => gated.clone(),
+    })
+}
+
+/// Reads which layers have experts, by their numbers.
+///
+/// # Errors
+/// [`ModelConfigError`]: a key is damaged.
+pub(super) fn is_sparse(config: &Raw) -> Result<impl Fn(usize) -> bool + use<>, ModelConfigError> {
     let step = config.size("decoder_sparse_step")?.unwrap_or(1);
     let dense = dense_layers(config)?;
-    let gated = QWEN3_MOE.gated(config)?;
-    QWEN3_MOE.layers_with(config, |number| {
-        match (number + 1).is_multiple_of(step) && !dense.contains(&number) {
-            true => Mlp::Experts(experts.clone()),
-            false => gated.clone(),
-        }
-    })
+    Ok(move |number: usize| (number + 1).is_multiple_of(step) && !dense.contains(&number))
 }
 
 /// Reads the numbers of the layers that are dense in any case.

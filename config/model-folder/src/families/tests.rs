@@ -3,6 +3,7 @@ mod gpt_oss;
 mod keys;
 mod layers;
 mod long;
+mod recurrent;
 
 use lockstep_types::{AttentionSpec, ModelConfig, QkNorm, RopeConfig, RopeScaling};
 use serde_json::json;

@@ -31,7 +31,7 @@ const fn wrapper(class_name: &'static str, model_type: &'static str) -> Wrapper 
 }
 
 /// All wrappers that are served.
-const WRAPPERS: [Wrapper; 9] = [
+const WRAPPERS: [Wrapper; 11] = [
     wrapper("Gemma3ForConditionalGeneration", "gemma3"),
     wrapper("InternVLForConditionalGeneration", "internvl"),
     wrapper("LlavaForConditionalGeneration", "llava"),
@@ -47,6 +47,8 @@ const WRAPPERS: [Wrapper; 9] = [
         ..wrapper("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl")
     },
     wrapper("Qwen3VLForConditionalGeneration", "qwen3_vl"),
+    wrapper("Qwen3_5ForConditionalGeneration", "qwen3_5"),
+    wrapper("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe"),
 ];
 
 /// Families that text models have in wrappers alone.

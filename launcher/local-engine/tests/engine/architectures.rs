@@ -80,9 +80,9 @@ fn bfloat16() {
 }
 
 /// Mixtures of experts run on GPUs. Weights in 8-bit floats don't, nor do experts of 28 columns that
-/// four ranks divide, and the start says so before anything is loaded.
+/// four ranks divide, nor recurrent layers, and the start says so before anything is loaded.
 #[test]
-fn experts_are_served_on_gpus() {
+fn gpus_serve_experts_and_refuse_recurrent_layers() {
     for (name, ranks, why) in [
         ("mixtral", 1, None),
         ("glm4_moe", 1, None),
@@ -91,6 +91,8 @@ fn experts_are_served_on_gpus() {
         ("qwen3_fp8", 1, Some("FP8")),
         ("gpt_oss", 2, None),
         ("gpt_oss_mxfp4", 2, None),
+        ("qwen3_5", 1, Some("recurrent layers")),
+        ("qwen3_next", 2, Some("recurrent layers")),
     ] {
         let setup = Setup {
             context: 256,

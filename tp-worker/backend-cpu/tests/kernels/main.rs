@@ -16,4 +16,5 @@ mod mxfp4;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod permission;
 mod quantized;
+mod recurrent;
 mod rows;

@@ -152,7 +152,8 @@ pub trait Ops: Memory {
         self.matmul(x, w, gate_up);
         self.gate(gate_up, activation, out);
     }
-    /// `out = out · σ(gate)`, the output gate of an attention. Both are `[n, width]`.
+    /// `out = out · σ(gate)`, an output gate. Both are `[n, width]`, or the gate is `[n, 1]` and for
+    /// all columns of its row.
     ///
     /// # Errors
     /// [`BackendError::Unsupported`] on devices that have no output gates.

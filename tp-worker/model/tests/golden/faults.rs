@@ -1,17 +1,20 @@
 //! Goldens find a wrong fact: each mechanism of a family, left out, moves logits far beyond noise.
 
+use std::sync::Arc;
+
 use lockstep_types::{
     Activation, Dtype, ExpertGate, ExpertTensors, ExpertsSpec, KvCacheDtype, Mlp, ModelConfig,
     NormKind, RopeConfig, RopeScaling, RouterWeights,
 };
 
 use super::{F32_TOLERANCE, cases, cpu, max_error};
-use crate::driver::{Feed, logits};
+use crate::driver::{Factory, Feed, logits};
+use crate::naive::{Naive, delta::Fault};
 
 /// A fixture, the mechanism that is left out, and the way to leave it out.
-type Fault = (&'static str, &'static str, fn(&mut ModelConfig));
+type Left = (&'static str, &'static str, fn(&mut ModelConfig));
 
-const FAULTS: [Fault; 35] = [
+const FAULTS: [Left; 37] = [
     ("granite", "embedding's factor", |model| {
         model.multipliers.embedding = 1.0;
     }),
@@ -141,6 +144,26 @@ const FAULTS: [Fault; 35] = [
     ("ministral3", "growth of queries", |model| {
         each(model, |layer| layer.rope.query_scaling = None);
     }),
+    ("qwen3_5", "rotation of a quarter", |model| {
+        each(model, |layer| layer.rope.rotated = None);
+    }),
+    ("qwen3_next", "distance of norms from one", |model| {
+        model.norm = NormKind::Rms;
+    }),
+];
+
+/// Mistakes inside of recurrent layers, and of output gates.
+const RECURRENT: [Fault; 10] = [
+    Fault::DecayAfter,
+    Fault::FoundBeforeDecay,
+    Fault::OutputBefore,
+    Fault::OldestTap,
+    Fault::QueryScale,
+    Fault::KeyHeadModulo,
+    Fault::GateBeforeNorm,
+    Fault::GatesSwapped,
+    Fault::NormOffset,
+    Fault::OutputGates,
 ];
 
 /// Changes each mixture of experts.
@@ -164,7 +187,9 @@ fn clamp(model: &mut ModelConfig, change: impl Fn(&mut f32, &mut f32)) {
 /// Changes the attention of each layer.
 fn each(model: &mut ModelConfig, change: impl Fn(&mut lockstep_types::AttentionSpec)) {
     for layer in &mut model.layers {
-        change(layer.attention_mut().unwrap());
+        if let Some(attention) = layer.attention_mut() {
+            change(attention);
+        }
     }
 }
 
@@ -195,5 +220,28 @@ fn a_mechanism_that_is_left_out_shows() {
             error > 50.0 * F32_TOLERANCE,
             "{fixture} without its {fault}: {error}"
         );
+    }
+}
+
+/// Every recurrent golden sees every mistake in the recurrence.
+#[test]
+fn a_mistake_in_recurrent_layers_shows() {
+    for (name, case) in cases().filter(|(_, case)| case.model.has_states()) {
+        if name.ends_with("wrapped") {
+            continue;
+        }
+        let prompt = &case.golden.prompts[1];
+        for fault in RECURRENT {
+            let factory: Factory<Naive> = Arc::new(move |collective| {
+                let mut naive = Naive::new(collective);
+                naive.fault = Some(fault);
+                naive
+            });
+            let feed = Feed::plain(KvCacheDtype::Float32);
+            let texts = std::slice::from_ref(&prompt.ids);
+            let found = logits(&case.model, &factory, feed, texts);
+            let error = max_error(&found[0][prompt.ids.len() - 1], &prompt.last_logits);
+            assert!(error > 50.0 * F32_TOLERANCE, "{name}, {fault:?}: {error}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, thread};
 use lockstep_backend::{Axis, Backend};
 use lockstep_collective::{Collective, local_group};
 use lockstep_model::{ForwardLimits, LoadOptions, Transformer};
-use lockstep_types::{KvCacheDtype, ModelConfig};
+use lockstep_types::{KvCacheDtype, ModelConfig, StateLimits};
 
 use crate::groups::add_groups;
 use crate::pass::Pass;
@@ -61,6 +61,15 @@ pub fn logits<B: Backend + 'static>(
     results.next().unwrap()
 }
 
+/// Returns a state for each text, which is never verified.
+pub fn of_texts(texts: usize) -> StateLimits {
+    StateLimits {
+        states: texts,
+        records: texts,
+        nodes: 1,
+    }
+}
+
 fn rank<B: Backend>(
     model: &ModelConfig,
     mut backend: B,
@@ -76,7 +85,7 @@ fn rank<B: Backend>(
         groups,
         page_size: feed.page_size,
         tree_nodes: 1,
-        replays: 0,
+        replays: usize::from(model.has_states()),
         // Odd and small, so that blocks end inside of texts.
         logit_block_rows: 13,
         max_commit: 0,
@@ -96,6 +105,10 @@ fn rank<B: Backend>(
     let mut cache = transformer
         .kv_cache(&mut backend, pages, feed.page_size, feed.kv_dtype)
         .unwrap();
+    let states = of_texts(texts.len());
+    transformer
+        .allocate_states(&mut backend, &mut cache, states)
+        .unwrap();
     let mut all: Vec<Vec<Vec<f32>>> = vec![Vec::new(); texts.len()];
     let mut done = vec![feed.shared * feed.page_size; texts.len()];
     done[0] = 0;
@@ -114,6 +127,9 @@ fn rank<B: Backend>(
             let owner = |n: usize| if n < feed.shared { 0 } else { text };
             let page = |n: usize| (pages - 1 - (n * texts.len() + owner(n))) as u32;
             pass.push(&texts[text], from..done[text], feed.page_size, page);
+            if model.has_states() {
+                pass.commit(text);
+            }
             owners.resize(pass.tokens.len(), text);
         }
         add_groups(&mut pass, groups, feed.page_size, pages);

@@ -4,7 +4,7 @@
 #[path = "naive/arithmetic.rs"]
 mod arithmetic;
 #[path = "naive/delta.rs"]
-mod delta;
+pub mod delta;
 #[path = "naive/memory.rs"]
 mod memory;
 
@@ -34,6 +34,8 @@ pub struct Naive {
     pub activated: usize,
     /// True if the device fails at the end of each pass.
     pub failing: bool,
+    /// Mistake of operations; `None` if there is none.
+    pub fault: Option<delta::Fault>,
 }
 
 /// `[rows, width]`, row-major.
@@ -107,6 +109,7 @@ impl Naive {
             recorded: 0,
             activated: 0,
             failing: false,
+            fault: None,
         }
     }
 }
@@ -472,11 +475,14 @@ impl Ops for Naive {
         space
     }
     fn sigmoid_gate(&mut self, gate: &Tensor, out: &mut Tensor) -> Result<(), BackendError> {
-        assert_eq!((gate.rows, gate.width), (out.rows, out.width));
+        assert_eq!(gate.rows, out.rows);
+        assert!([1, out.width].contains(&gate.width));
         gate.holds(SUM);
         out.holds(OPERAND);
-        for row in 0..out.rows {
-            let values = out.row_mut(row).iter_mut().zip(gate.row(row));
+        let left_out = self.fault == Some(delta::Fault::OutputGates);
+        for row in (0..out.rows).filter(|_| !left_out) {
+            let gate = gate.row(row).iter().cycle();
+            let values = out.row_mut(row).iter_mut().zip(gate);
             values.for_each(|(out, gate)| *out /= 1.0 + (-gate).exp());
         }
         Ok(())
@@ -490,7 +496,7 @@ impl Ops for Naive {
         inputs: &Inputs,
         out: &mut Tensor,
     ) -> Result<(), BackendError> {
-        delta::run(states, layer, op, operands, inputs, out);
+        delta::run(self.fault, states, layer, op, operands, inputs, out);
         Ok(())
     }
     fn copy_states(

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use lockstep_backend::{Batch, Row};
+use lockstep_backend::{Batch, Row, RowState};
 
 /// Returns the folder of a small model.
 pub fn fixture(name: &str) -> PathBuf {
@@ -19,6 +19,7 @@ pub struct Pass {
     pub rows: Vec<Row>,
     pub pages: Vec<u32>,
     pub masks: Vec<u64>,
+    pub states: Vec<RowState>,
 }
 
 impl Pass {
@@ -47,6 +48,17 @@ impl Pass {
         }
     }
 
+    /// Gives the last row the state `state`, in which all of its tokens stay.
+    pub fn commit(&mut self, state: usize) {
+        self.states.push(RowState {
+            state: state as u32,
+            records: state as u32,
+            fresh: self.rows[self.states.len()].kv_len == 0,
+            commits: true,
+            ..RowState::default()
+        });
+    }
+
     pub fn batch<'a>(&'a self, logit_tokens: &'a [u32]) -> Batch<'a> {
         Batch {
             tokens: &self.tokens,
@@ -56,6 +68,7 @@ impl Pass {
             pages: &self.pages,
             logit_tokens,
             masks: &self.masks,
+            states: &self.states,
             ..Batch::default()
         }
     }

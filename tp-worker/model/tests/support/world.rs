@@ -4,6 +4,7 @@ use lockstep_backend::{Axis, Backend, WorldRows};
 use lockstep_model::{ForwardLimits, LoadOptions, LogitBlock, Topology, Transformer};
 use lockstep_types::{KvCacheDtype, ModelConfig};
 
+use crate::driver::of_texts;
 use crate::groups::add_groups;
 use crate::pass::Pass;
 use crate::ranks::{WorldFactory, on_ranks};
@@ -97,7 +98,7 @@ fn rank<B: Backend>(
         groups,
         page_size: feed.page_size,
         tree_nodes: 1,
-        replays: 0,
+        replays: usize::from(model.has_states()),
         // Odd and small, so that blocks end inside of texts.
         logit_block_rows: 13,
         max_commit: 0,
@@ -112,6 +113,11 @@ fn rank<B: Backend>(
     let mut cache = model
         .kv_cache(&mut backend, pages, feed.page_size, feed.kv_dtype)
         .unwrap();
+    let states = of_texts(texts.len());
+    model
+        .allocate_states(&mut backend, &mut cache, states)
+        .unwrap();
+    let stateful = model.model().has_states();
     let mut done = vec![0; texts.len()];
     let mut found = Vec::new();
     for number in 0.. {
@@ -146,6 +152,9 @@ fn rank<B: Backend>(
             }
             let page = |page: usize| (pages - 1 - (page * texts.len() + text)) as u32;
             pass.push(&texts[text], range, feed.page_size, page);
+            if stateful {
+                pass.commit(text);
+            }
         }
         let mut next = 0;
         let mut sink = |block: LogitBlock<'_>| {

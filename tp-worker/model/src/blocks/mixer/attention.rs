@@ -37,6 +37,8 @@ pub(crate) struct Attention<F: Form> {
     pub eps: f32,
     /// Fused projection: query rows, then key rows, then value rows.
     pub qkv: Linear<F>,
+    /// Projection to gates of the output, `[heads·head_dim]`; `None` where it has none.
+    pub gate: Option<Linear<F>>,
     /// Norm weights of the queries: `[head_dim]` for each head by itself, or of all heads.
     pub q_norm: Option<F::Vector>,
     /// Norm weights of the keys, likewise.
@@ -77,6 +79,8 @@ pub(crate) struct AttentionBuffers<T> {
     pub qkv: T,
     /// Attention output, `[n, heads·head_dim]`.
     pub attended: T,
+    /// Gates of the output, `[n, heads·head_dim]`; `None` where it has none.
+    pub gate: Option<T>,
     /// Sums of squares of queries and of keys, `[n, 2]`; `None` where no norm needs them.
     pub squares: Option<T>,
 }
@@ -90,6 +94,8 @@ pub(crate) struct AttentionWidths {
     attended: usize,
     /// True if norms take all heads together.
     together: bool,
+    /// True if the output has gates.
+    gated: bool,
 }
 
 impl AttentionWidths {
@@ -100,6 +106,7 @@ impl AttentionWidths {
             qkv: shape.qkv_width(),
             attended: shape.out_width(),
             together: attention.qk_norm == QkNorm::Whole,
+            gated: attention.output_gate,
         }
     }
 }
@@ -117,6 +124,10 @@ impl<T> AttentionBuffers<T> {
         Ok(Self {
             qkv: device.activations(tokens, widths.qkv, Holds::Sum)?,
             attended: device.activations(tokens, widths.attended, Holds::Operand)?,
+            gate: match widths.gated {
+                true => Some(device.activations(tokens, widths.attended, Holds::Sum)?),
+                false => None,
+            },
             squares: match widths.together {
                 true => Some(device.activations(tokens, 2, Holds::Sum)?),
                 false => None,
@@ -128,8 +139,8 @@ impl<T> AttentionBuffers<T> {
     pub fn set_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         backend.set_rows(&mut self.qkv, rows);
         backend.set_rows(&mut self.attended, rows);
-        if let Some(squares) = &mut self.squares {
-            backend.set_rows(squares, rows);
+        for optional in [&mut self.gate, &mut self.squares].into_iter().flatten() {
+            backend.set_rows(optional, rows);
         }
     }
 }
@@ -155,6 +166,7 @@ impl Attention<Listed> {
             qkv_bias,
             output_bias,
             sinks,
+            output_gate,
             ref names,
         } = attention;
         let heads = shard.heads(attention);
@@ -163,10 +175,18 @@ impl Attention<Listed> {
         let paired = |head: usize| pairs(rope.rotated.unwrap_or(dim), of_head(head));
         let values = heads.kv.iter().map(|head| of_head(*head)).collect();
         let keys: Vec<_> = heads.kv.iter().flat_map(|head| paired(*head)).collect();
+        // With gates, a head has rows of its query, then of its gate.
+        let parts = if output_gate { 2 } else { 1 };
         let rotated = match rope.rotated {
-            None => vec![scaled(&heads.queries, dim)],
-            Some(_) => heads.queries.clone().flat_map(paired).collect(),
+            None if !output_gate => vec![scaled(&heads.queries, dim)],
+            rotated => {
+                let query = |head| pairs(rotated.unwrap_or(dim), of_head(parts * head));
+                heads.queries.clone().flat_map(query).collect()
+            }
         };
+        let gates = heads.queries.clone().map(|head| of_head(2 * head + 1));
+        let query = |rows| Fused::of(place.name(&names.query), parts * queries, rows);
+        let gate = [query(gates.collect())];
         let own = heads.queries.clone();
         let sinks = sinks.then(|| VectorPart::part(place.name(&names.sinks), query_heads, own));
         let heads = scaled(&heads.queries, dim);
@@ -181,7 +201,7 @@ impl Attention<Listed> {
         let q_norm = norm(&names.query_norm, queries, &rotated);
         let k_norm = norm(&names.key_norm, kv, &keys);
         let qkv = [
-            Fused::of(place.name(&names.query), queries, rotated),
+            query(rotated),
             Fused::of(place.name(&names.key), kv, keys),
             Fused::of(place.name(&names.value), kv, values),
         ];
@@ -192,6 +212,7 @@ impl Attention<Listed> {
             buffers: place_of(&variants.widths, &AttentionWidths::of(attention, shard)),
             eps: place.spec().rms_norm_eps,
             qkv: Linear::of_outputs(&qkv, place.inputs, qkv_bias),
+            gate: output_gate.then(|| Linear::of_outputs(&gate, place.inputs, qkv_bias)),
             q_norm,
             k_norm,
             sinks,
@@ -266,6 +287,7 @@ impl<F: Form> Tensors<F> for Attention<F> {
             buffers: self.buffers,
             eps: self.eps,
             qkv: self.qkv.convert(to)?,
+            gate: self.gate.convert(to)?,
             q_norm: to.optional(self.q_norm.as_ref())?,
             k_norm: to.optional(self.k_norm.as_ref())?,
             sinks: to.optional(self.sinks.as_ref())?,
@@ -280,7 +302,8 @@ impl<B: Backend> Attention<B> {
     /// before the output projection, to `buffers`.
     ///
     /// # Errors
-    /// [`BackendError::Collective`].
+    /// [`BackendError::Collective`]; [`BackendError::Unsupported`] on a device that has no output
+    /// gates.
     pub fn run(
         &self,
         backend: &mut B,
@@ -293,6 +316,7 @@ impl<B: Backend> Attention<B> {
         let AttentionBuffers {
             qkv,
             attended,
+            gate: gates,
             squares,
         } = buffers;
         let together = self.together.zip(squares.as_mut());
@@ -311,12 +335,29 @@ impl<B: Backend> Attention<B> {
         let qkv_weights = self.qkv.operand();
         let Some((together, squares)) = together else {
             backend.matmul_attend(input, qkv_weights, cache, layer, qkv, &op, inputs, attended);
-            return Ok(());
+            return self.gate_output(backend, input, gates, attended);
         };
         backend.matmul(input, qkv_weights, qkv);
         self.norm_together(backend, context, together, qkv, squares)?;
         backend.attend(cache, layer, qkv, &op, inputs, attended);
-        Ok(())
+        self.gate_output(backend, input, gates, attended)
+    }
+
+    /// Multiplies the output by its gates, if it has some.
+    fn gate_output(
+        &self,
+        backend: &mut B,
+        input: &B::Tensor,
+        gates: &mut Option<B::Tensor>,
+        attended: &mut B::Tensor,
+    ) -> Result<(), BackendError> {
+        match self.gate.as_ref().zip(gates.as_mut()) {
+            None => Ok(()),
+            Some((gate, gates)) => {
+                gate.run(backend, input, gates);
+                backend.sigmoid_gate(gates, attended)
+            }
+        }
     }
 
     /// Norms all query heads of `qkv` together, and all key heads, over all ranks.

@@ -26,7 +26,7 @@ use crate::{
     split::crossing::Crossing,
 };
 use matrices::Matrices;
-use shared::{shared_apart, shared_within};
+use shared::{gate_of, shared_apart, shared_within};
 
 /// One rank's columns of its experts of one layer.
 pub(crate) struct Experts<F: Form> {
@@ -59,8 +59,11 @@ pub(crate) struct Experts<F: Form> {
     /// Biases of these projections, likewise. Only the first of the ranks that split these experts
     /// holds them.
     pub down_bias: Option<F::Vector>,
-    /// The shared expert where experts are split by number: all ranks split its columns.
+    /// The shared expert where it has a gate, or experts are split by number: all ranks split its
+    /// columns.
     pub apart: Option<GatedMlp<F>>,
+    /// Gate of that expert, whole on every rank, `[1, hidden]`.
+    pub shared_gate: Option<F::Matrix>,
 }
 
 /// Sizes of a layer's experts on one rank. Layers of equal sizes share buffers.
@@ -76,6 +79,8 @@ pub(crate) struct ExpertSizes {
     columns: usize,
     /// Columns of this rank of a shared expert that is apart.
     apart: Option<usize>,
+    /// True if that expert has a gate.
+    gated: bool,
 }
 
 /// Activations of a mixture of experts, allocated once. `a` is the number of rows of all DP
@@ -93,6 +98,8 @@ pub(crate) struct ExpertBuffers<T> {
     products: T,
     /// Activations of a shared expert that is apart, and its result, `[a, hidden]`.
     apart: Option<(GatedMlpBuffers<T>, T)>,
+    /// Gate of that expert, `[a, 1]`.
+    shared_gate: Option<T>,
 }
 
 impl ExpertSizes {
@@ -105,6 +112,7 @@ impl ExpertSizes {
             shared: shared_within(spec, shard),
             columns: shard.expert(model, spec.width).len(),
             apart: shared_apart(spec, shard).map(|shared| GatedMlp::columns(&shared, shard)),
+            gated: gate_of(spec).is_some(),
         }
     }
 }
@@ -127,6 +135,7 @@ impl<T> ExpertBuffers<T> {
             shared,
             columns,
             apart,
+            gated,
         } = *sizes;
         let taken = active + shared;
         let choices = rows.saturating_mul(taken);
@@ -136,6 +145,10 @@ impl<T> ExpertBuffers<T> {
         });
         Ok(Self {
             apart: apart.transpose()?,
+            shared_gate: match gated {
+                true => Some(device.activations(rows, 1, Holds::Sum)?),
+                false => None,
+            },
             taken,
             scores: device.activations(rows, count, Holds::Sum)?,
             gate_up: device.activations(choices, 2 * columns, Holds::Sum)?,
@@ -153,6 +166,9 @@ impl<T> ExpertBuffers<T> {
         if let Some((buffers, product)) = &mut self.apart {
             buffers.set_rows(backend, rows);
             backend.set_rows(product, rows);
+        }
+        if let Some(gate) = &mut self.shared_gate {
+            backend.set_rows(gate, rows);
         }
     }
 }
@@ -227,6 +243,8 @@ impl Experts<Listed> {
             down,
             down_bias,
             apart: shared_apart(spec, shard).map(|spec| GatedMlp::listed(place, &spec, &[])),
+            shared_gate: gate_of(spec)
+                .map(|gate| MatrixPart::router(&place.name(gate), 1, model.hidden_size)),
         }
     }
 
@@ -249,7 +267,8 @@ impl Experts<Listed> {
         let elements: usize = experts.map(MatrixPart::elements).sum();
         let (all, taken) = (self.scored + self.shared, self.active + self.shared);
         let apart = self.apart.as_ref().map_or(0, GatedMlp::elements);
-        elements / all.max(1) * taken + self.router.elements() + apart
+        let gate = self.shared_gate.as_ref().map_or(0, MatrixPart::elements);
+        elements / all.max(1) * taken + self.router.elements() + apart + gate
     }
 }
 
@@ -269,6 +288,7 @@ impl<F: Form> Tensors<F> for Experts<F> {
         let gate_up_bias = to.optional(self.gate_up_bias.as_ref())?;
         let down_bias = to.optional(self.down_bias.as_ref())?;
         let apart = self.apart.convert(to)?;
+        let shared_gate = to.optional_matrix(self.shared_gate.as_ref())?;
         Ok(Experts {
             buffers: self.buffers,
             scored: self.scored,
@@ -285,6 +305,7 @@ impl<F: Form> Tensors<F> for Experts<F> {
             down,
             down_bias,
             apart,
+            shared_gate,
         })
     }
 }
@@ -351,6 +372,7 @@ impl<B: Backend> Experts<B> {
             activated,
             products,
             apart,
+            shared_gate,
         } = buffers;
         let router = backend::Linear {
             weight: &self.router,
@@ -378,7 +400,8 @@ impl<B: Backend> Experts<B> {
         backend.experts(input, scores, experts, space, out)?;
         match (&self.apart, apart) {
             (Some(shared), Some((buffers, product))) => {
-                shared.add_part(backend, input, buffers, product, out)
+                let gate = self.shared_gate.as_ref().zip(shared_gate.as_mut());
+                shared.add_part(backend, input, gate, buffers, product, out)
             }
             _ => Ok(()),
         }

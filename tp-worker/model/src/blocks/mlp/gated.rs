@@ -1,6 +1,6 @@
 //! The gated MLP: `down(f(gate(x)) · up(x))` with an activation `f` (Shazeer, arXiv:2002.05202).
 
-use lockstep_backend::{Axis, Backend, BackendError, BlockEnd, Holds, Scatter};
+use lockstep_backend::{self as backend, Axis, Backend, BackendError, BlockEnd, Holds, Scatter};
 use lockstep_types::{Activation, GatedMlpSpec};
 
 use crate::{
@@ -113,15 +113,17 @@ impl<F: Form> Tensors<F> for GatedMlp<F> {
 
 impl<B: Backend> GatedMlp<B> {
     /// Adds this rank's part of the output over `input` to `sum`, `[a, hidden]`, without an
-    /// exchange. `product` is space of that shape, and the content of `input` is unspecified
+    /// exchange, weighed by `σ(gate · x)` with a gate `[1, hidden]` and space `[a, 1]` if there is
+    /// one. `product` is space of the sum's shape, and the content of `input` is unspecified
     /// afterwards.
     ///
     /// # Errors
-    /// None of devices that compute.
+    /// [`BackendError::Unsupported`] on a device that has no output gates.
     pub fn add_part(
         &self,
         backend: &mut B,
         input: &mut B::Tensor,
+        gate: Option<(&B::Matrix, &mut B::Tensor)>,
         buffers: &mut GatedMlpBuffers<B::Tensor>,
         product: &mut B::Tensor,
         sum: &mut B::Tensor,
@@ -129,6 +131,11 @@ impl<B: Backend> GatedMlp<B> {
         let GatedMlpBuffers { gate_up, activated } = buffers;
         let gated = self.gate_up.operand();
         backend.gated_matmul(input, gated, self.activation, gate_up, activated);
+        if let Some((weight, gate)) = gate {
+            // The projection behind is linear, so it may be weighed before.
+            backend.matmul(input, backend::Linear::unbiased(weight), gate);
+            backend.sigmoid_gate(gate, activated)?;
+        }
         let down = self.down.row_parallel(Axis::Alone);
         let end = BlockEnd {
             output: None,

@@ -6,6 +6,31 @@ use super::arithmetic::{activated, dot, normed};
 use super::{Inputs, OPERAND, SUM, Tensor};
 use lockstep_types::Activation;
 
+/// A mistake of the operation, for tests that have to see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The state decays behind the update instead of before it.
+    DecayAfter,
+    /// The update is the value minus what the state has before it decays.
+    FoundBeforeDecay,
+    /// The output is read before the update.
+    OutputBefore,
+    /// The convolution leaves out its oldest tap.
+    OldestTap,
+    /// Queries are as long as keys.
+    QueryScale,
+    /// Value head `h` reads key head `h mod key_heads`.
+    KeyHeadModulo,
+    /// The output is gated before it is normed.
+    GateBeforeNorm,
+    /// Strengths and decays change places.
+    GatesSwapped,
+    /// The norm's weights are distances from one.
+    NormOffset,
+    /// Output gates of attention and of shared experts are left out.
+    OutputGates,
+}
+
 /// All that a layer keeps of a text: a matrix of each value head, and raw columns.
 #[derive(Clone)]
 struct State {
@@ -89,12 +114,15 @@ struct Call<'a> {
     op: &'a GatedDelta<'a, Vec<f32>>,
     projected: &'a Tensor,
     gates: &'a Tensor,
+    fault: Option<Fault>,
 }
 
 impl Call<'_> {
-    /// Runs token `token` of the batch behind `state`, and returns its output and its record.
-    fn token(&self, state: &State, token: usize) -> (Vec<f32>, Record) {
+    /// Runs token `token` of the batch behind `state`, and returns its output, the state behind it and
+    /// its record.
+    fn token(&self, state: &State, token: usize) -> (Vec<f32>, State, Record) {
         let op = self.op;
+        let fault = |fault| self.fault == Some(fault);
         let DeltaShape {
             key_heads,
             value_heads,
@@ -107,7 +135,8 @@ impl Call<'_> {
         let mut window = state.columns.clone();
         window.push(column.to_vec());
         let convolved = |channel: usize| {
-            let products = (0..taps).map(|tap| {
+            let first = usize::from(fault(Fault::OldestTap));
+            let products = (first..taps).map(|tap| {
                 let own = &window[tap];
                 own[channel] * op.convolution[tap * channels + channel]
             });
@@ -123,41 +152,73 @@ impl Call<'_> {
         let (mut out, mut updates, mut decays) = (Vec::new(), Vec::new(), Vec::new());
         let mut after = state.clone();
         for head in 0..value_heads {
-            let of = head / (value_heads / key_heads);
-            let scale = (key_dim as f32).sqrt();
+            let of = match fault(Fault::KeyHeadModulo) {
+                true => head % key_heads,
+                false => head / (value_heads / key_heads),
+            };
+            let scale = match fault(Fault::QueryScale) {
+                true => 1.0,
+                false => (key_dim as f32).sqrt(),
+            };
             let query: Vec<f32> = unit(of).iter().map(|q| q / scale).collect();
             let values = &x[2 * key_heads * key_dim + head * value_dim..][..value_dim];
             let gates = self.gates.row(token);
-            let strength = 1.0 / (1.0 + (-gates[head]).exp());
-            let softplus = (gates[value_heads + head] + op.dt_bias[head]).exp().ln_1p();
+            let (mut b, mut a) = (gates[head], gates[value_heads + head]);
+            if fault(Fault::GatesSwapped) {
+                (b, a) = (a, b);
+            }
+            let strength = 1.0 / (1.0 + (-b).exp());
+            let softplus = (a + op.dt_bias[head]).exp().ln_1p();
             let decay = (-op.a_log[head].exp() * softplus).exp();
             let matrix = &mut after.matrices[head];
-            matrix
-                .iter_mut()
-                .flatten()
-                .for_each(|value| *value *= decay);
-            let column = |matrix: &[Vec<f32>], at: usize, by: &[f32]| -> f32 {
-                matrix.iter().zip(by).map(|(row, by)| row[at] * by).sum()
+            let decayed = |matrix: &mut Vec<Vec<f32>>| {
+                let all = matrix.iter_mut().flatten();
+                all.for_each(|value| *value *= decay);
             };
-            let found = (0..value_dim).map(|at| column(matrix, at, &keys[of]));
-            let found: Vec<f32> = found.collect();
-            let update = values
-                .iter()
-                .zip(found)
-                .map(|(v, found)| strength * (v - found));
-            let update: Vec<f32> = update.collect();
-            for (row, key) in matrix.iter_mut().zip(&keys[of]) {
-                row.iter_mut()
-                    .zip(&update)
-                    .for_each(|(value, update)| *value += key * update);
+            let columns = |matrix: &[Vec<f32>], by: &[f32]| -> Vec<f32> {
+                let column = |at: usize| matrix.iter().zip(by).map(|(row, by)| row[at] * by).sum();
+                (0..value_dim).map(column).collect()
+            };
+            let mut found = columns(matrix, &keys[of]);
+            if !fault(Fault::DecayAfter) {
+                decayed(matrix);
             }
-            let output: Vec<f32> = (0..value_dim)
-                .map(|at| column(matrix, at, &query))
-                .collect();
+            if !fault(Fault::FoundBeforeDecay) {
+                found = columns(matrix, &keys[of]);
+            }
+            let before = columns(matrix, &query);
+            let update = values.iter().zip(found);
+            let update: Vec<f32> = update.map(|(v, found)| strength * (v - found)).collect();
+            for (row, key) in matrix.iter_mut().zip(&keys[of]) {
+                let values = row.iter_mut().zip(&update);
+                values.for_each(|(value, update)| *value += key * update);
+            }
+            if fault(Fault::DecayAfter) {
+                decayed(matrix);
+            }
+            let mut output = match fault(Fault::OutputBefore) {
+                true => before,
+                false => columns(matrix, &query),
+            };
             let gate = &z[head * value_dim..(head + 1) * value_dim];
-            let output = normed(&output, op.norm, op.eps);
-            let gated = output.iter().zip(gate);
-            out.extend(gated.map(|(out, z)| out * activated(Activation::Silu, *z)));
+            let silu: Vec<f32> = gate
+                .iter()
+                .map(|z| activated(Activation::Silu, *z))
+                .collect();
+            let gated = |output: &mut Vec<f32>| {
+                let values = output.iter_mut().zip(&silu);
+                values.for_each(|(output, gate)| *output *= gate);
+            };
+            if fault(Fault::GateBeforeNorm) {
+                gated(&mut output);
+            }
+            let offset = if fault(Fault::NormOffset) { 1.0 } else { 0.0 };
+            let weight: Vec<f32> = op.norm.iter().map(|weight| weight + offset).collect();
+            output = normed(&output, &weight, op.eps);
+            if !fault(Fault::GateBeforeNorm) {
+                gated(&mut output);
+            }
+            out.extend(output);
             updates.extend(update);
             decays.push(decay);
         }
@@ -167,12 +228,14 @@ impl Call<'_> {
             decays,
             column: column.to_vec(),
         };
-        (out, record)
+        after.push(column.to_vec());
+        (out, after, record)
     }
 }
 
 /// See [`lockstep_backend::Ops::gated_delta`].
 pub fn run(
+    fault: Option<Fault>,
     states: &mut States,
     layer: usize,
     op: &GatedDelta<'_, Vec<f32>>,
@@ -190,6 +253,7 @@ pub fn run(
         op,
         projected: operands.projected,
         gates: operands.gates,
+        fault,
     };
     for (row, own) in inputs.rows.iter().zip(&inputs.states) {
         let RowState { records, side, .. } = *own;
@@ -217,10 +281,8 @@ pub fn run(
             let parent = inputs.parent(row, node).filter(|_| !own.commits);
             let before = parent.map_or(&state, |parent| &paths[parent]);
             let token = row.start as usize + node;
-            let (output, record) = call.token(before, token);
+            let (output, after, record) = call.token(before, token);
             out.row_mut(token).copy_from_slice(&output);
-            let mut after = before.clone();
-            after.replay(&shape, &record);
             if own.commits {
                 state = after;
                 stand += 1;

@@ -13,13 +13,20 @@ pub(super) fn shared_within(spec: &ExpertsSpec, shard: &Shard) -> usize {
     }
 }
 
-/// The shared expert as a gated MLP, where it is not made of experts of the usual width.
+/// The shared expert as a gated MLP, where it is not made of experts of the usual width: where those
+/// are split by number, and where it has a gate.
 pub(super) fn shared_apart(spec: &ExpertsSpec, shard: &Shard) -> Option<GatedMlpSpec> {
     let shared = spec.shared.as_ref()?;
-    shard.splits_experts_by_number().then(|| GatedMlpSpec {
+    let apart = shard.splits_experts_by_number() || shared.gate.is_some();
+    apart.then(|| GatedMlpSpec {
         width: shared.width,
         activation: Activation::Silu,
         bias: false,
         names: shared.names.clone(),
     })
+}
+
+/// Name of the shared expert's gate, if it has one.
+pub(super) fn gate_of(spec: &ExpertsSpec) -> Option<&str> {
+    spec.shared.as_ref()?.gate.as_deref()
 }
