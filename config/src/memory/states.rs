@@ -47,6 +47,7 @@ pub(super) fn count(
             (
                 "--mamba-full-memory-ratio",
                 sizing
+                    .states
                     .mamba_full_memory_ratio
                     .map(|ratio| ratio.to_string()),
             ),

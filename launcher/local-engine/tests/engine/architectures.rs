@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 44] = [
+const MODELS: [&str; 48] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -60,6 +60,10 @@ const MODELS: [&str; 44] = [
     "gemma3_wrapped",
     "starcoder2",
     "ministral3",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_5_moe_wrapped",
+    "qwen3_next",
 ];
 
 /// Largest error in float32: sums in another order than torch's stay well below it.

@@ -49,7 +49,7 @@ fn check(config: &EngineConfig, what: &str) {
             vectors: found.vectors,
             activations: target.activations + draft.activations,
             kv: target.kv_bytes(pages, page_size) + draft.kv_bytes(pages, page_size),
-            states: 0,
+            states: config.state_limits().bytes(target.state, target.record),
             scratch: found.scratch,
         };
         assert_eq!(charged, found, "{what}, rank {rank}");
