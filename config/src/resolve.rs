@@ -316,13 +316,8 @@ fn fraction(args: &ServeArgs) -> Result<f64, ConfigError> {
     if fraction > 0.0 && fraction <= 1.0 {
         return Ok(fraction);
     }
-    let why = "must be above 0 and at most 1";
-    Err(ConfigError::value(
-        "--mem-fraction-static",
-        fraction,
-        why,
-        "Usual is 0.85",
-    ))
+    let (option, why) = ("--mem-fraction-static", "must be above 0 and at most 1");
+    Err(ConfigError::value(option, fraction, why, "Usual is 0.85"))
 }
 
 /// The requested context, and the context to use if memory allows.

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 52] = [
+const MODELS: [&str; 56] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -68,6 +68,10 @@ const MODELS: [&str; 52] = [
     "deepseek_v3_fp8",
     "glm4_moe_lite",
     "mistral4",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_5_moe_wrapped",
+    "qwen3_next",
 ];
 
 /// Largest error in float32: sums in another order than torch's stay well below it.
