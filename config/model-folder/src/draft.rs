@@ -15,7 +15,6 @@ mod nextn;
 mod tokens;
 
 use folder::{Folder, Found};
-pub(crate) use nextn::is_stored;
 pub use nextn::nextn;
 
 /// The option with the draft's folder.

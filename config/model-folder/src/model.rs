@@ -9,7 +9,7 @@ use lockstep_types::{
 
 use crate::families::{self, Family, TextModel};
 use crate::raw::Raw;
-use crate::{checkpoint, draft, head, scales, tokenizer};
+use crate::{checkpoint, head, scales, tokenizer};
 
 /// Largest believable number of parameters; larger sizes are damage.
 const LARGEST_MODEL: f64 = 1e14;
@@ -162,7 +162,7 @@ fn own_draft(config: &Raw, family: &Family, model: &ModelConfig) -> bool {
     let read = family.traits.draft_layer;
     let layer = read.map(|read| read(config, &model.layers, &model.names));
     match layer {
-        Some(Ok(Some(layer))) => draft::is_stored(&model.path, &layer.names),
+        Some(Ok(Some(layer))) => layer.is_stored(&model.path),
         _ => false,
     }
 }

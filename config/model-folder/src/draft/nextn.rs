@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use lockstep_files::weights::tensor_names;
 use lockstep_types::{
-    CheckpointFormat, ConfigError, DraftKind, DraftModel, LoadFormat, ModelConfig, NextnNames,
+    CheckpointFormat, ConfigError, DraftKind, DraftModel, LoadFormat, ModelConfig,
 };
 
 use super::OPTION;
@@ -44,8 +43,15 @@ pub fn nextn(path: Option<&Path>, target: &ModelConfig) -> Result<DraftModel, Co
         let why = "draft layers of quantized checkpoints are not served";
         return Err(ConfigError::conflict(ALGORITHM, model, why, OTHERS));
     }
-    if target.load_format == LoadFormat::Auto {
-        check_stored(target, &layer.names)?;
+    if target.load_format == LoadFormat::Auto && !layer.is_stored(&target.path) {
+        let why = format!(
+            "models of its family have a draft layer, but the folder has no {}.weight: this copy \
+             of the model leaves the layer out",
+            layer.names.projection
+        );
+        let remedy = format!("Get a copy that has it. Or: {OTHERS}");
+        let model = format!("the model in {}", target.path.display());
+        return Err(ConfigError::conflict(ALGORITHM, model, why, remedy));
     }
     Ok(DraftModel {
         model: ModelConfig {
@@ -56,26 +62,4 @@ pub fn nextn(path: Option<&Path>, target: &ModelConfig) -> Result<DraftModel, Co
         own_embedding: false,
         own_head: false,
     })
-}
-
-/// Checks that the files have the draft layer: many copies of models leave it out.
-fn check_stored(target: &ModelConfig, names: &NextnNames) -> Result<(), ConfigError> {
-    if is_stored(&target.path, names) {
-        return Ok(());
-    }
-    let why = format!(
-        "models of its family have a draft layer, but the folder has no {}.weight: this copy of \
-         the model leaves the layer out",
-        names.projection
-    );
-    let remedy = format!("Get a copy that has it. Or: {OTHERS}");
-    let model = format!("the model in {}", target.path.display());
-    Err(ConfigError::conflict(ALGORITHM, model, why, remedy))
-}
-
-/// Returns false if the weights in `folder` lack the draft layer. Files that can't be read are
-/// reported by the code that loads the model.
-pub(crate) fn is_stored(folder: &Path, names: &NextnNames) -> bool {
-    let stored = tensor_names(folder).ok().flatten();
-    stored.is_none_or(|stored| stored.contains(&format!("{}.weight", names.projection)))
 }

@@ -1,6 +1,9 @@
 //! Draft layers of models, which lie in their own files (multi-token prediction, DeepSeek-V3,
 //! arXiv:2412.19437).
 
+use std::path::Path;
+
+use lockstep_files::weights::tensor_names;
 use lockstep_types::{LayerSpec, Mixer, ModelConfigError, NextnNames, TensorNames};
 
 use crate::raw::Raw;
@@ -11,6 +14,16 @@ pub(crate) struct DraftLayer {
     pub spec: LayerSpec,
     /// Names of its tensors, and of those that join it to the model.
     pub names: NextnNames,
+}
+
+impl DraftLayer {
+    /// Returns false if the weights in `folder` lack the layer: many copies of models leave it
+    /// out. Files that can't be read are reported by the code that loads the model.
+    pub(crate) fn is_stored(&self, folder: &Path) -> bool {
+        let stored = tensor_names(folder).ok().flatten();
+        let name = format!("{}.weight", self.names.projection);
+        stored.is_none_or(|stored| stored.contains(&name))
+    }
 }
 
 /// Reads a draft layer of the model's own layers, given its `config.json`, its layers and its
