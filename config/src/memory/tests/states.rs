@@ -92,10 +92,13 @@ proptest! {
             if tokens.is_none() {
                 let full = cached as usize == useful || bytes(kv.states, cached + 16) > free;
                 prop_assert!(full);
-                let share = ratio.unwrap_or(0.9) * (cached + 32) as f64 * node.per_token as f64;
-                let more = (kv.states + 1) as f64 * node.per_state as f64;
-                let enough = kv.states == most || !radix_cache || more > share * 0.99;
-                prop_assert!(enough || cached as usize == useful);
+                let room = (free - node.weights - node.activations) as f64;
+                let ratio = ratio.unwrap_or(0.9);
+                let share = room * ratio / (1.0 + ratio);
+                let of = |states: usize| states as f64 * node.per_state as f64;
+                prop_assert!(kv.states == requests || of(kv.states) <= share * 1.0001);
+                let enough = kv.states == most || !radix_cache;
+                prop_assert!(enough || of(kv.states + 1) > share * 0.9999);
             }
         }
     }
