@@ -97,6 +97,7 @@ fn splits_have_the_same_random_experts() {
         "granite_moe",
         "gpt_oss",
         "gpt_oss_mxfp4",
+        "deepseek_v3",
     ] {
         let (model, _folder) = untrained(name);
         let expected = logits(&model, &cpu(), feed(1), &texts());

@@ -95,6 +95,8 @@ fn every_rank_has_a_file_of_its_own() {
         "granite_moe",
         "gpt_oss",
         "gpt_oss_mxfp4",
+        "deepseek_v3",
+        "deepseek_v3_fp8",
     ] {
         ranks_have_files(name);
     }
