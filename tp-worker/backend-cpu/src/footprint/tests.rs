@@ -1,11 +1,12 @@
 use lockstep_backend::{
-    AttendLatent, AttentionShape, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, DeviceMemory,
-    ExpertSpace, Experts, ExpertsShape, Holds, HostBlock, HostFloats, HostMatrix, InputLimits,
-    KvShape, LatentHeads, LatentShape, LatentSpace, Linear, MatrixRole, MatrixShape, Memory as _,
-    Ops as _, PassShape, Passes as _, RopeTable, Row, WeightFormat,
+    AttendLatent, AttentionShape, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, DeltaOperands,
+    DeltaShape, DeviceMemory, ExpertSpace, Experts, ExpertsShape, GatedDelta, Holds, HostBlock,
+    HostFloats, HostMatrix, InputLimits, KvShape, LatentHeads, LatentShape, LatentSpace, Linear,
+    MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _, RopeTable, Row,
+    StatesShape, WeightFormat,
 };
 use lockstep_collective::Single;
-use lockstep_types::{Dtype, ExpertGate, KvCacheDtype, Routing};
+use lockstep_types::{Dtype, ExpertGate, KvCacheDtype, Routing, StateLimits};
 
 use super::CpuMemory;
 use crate::{CpuBackend, CpuOptions, Isa};
@@ -465,4 +466,72 @@ fn partial_results_are_charged_up_to_their_limit() {
     assert_eq!(bytes(2, 2, 1025, 0), 2 * one + 4 * 1024);
     assert_eq!(bytes(2, 1, 512, 0), 2 * one + 4 * 256);
     assert_eq!(bytes(3, 1 << 20, 1 << 20, 0), 3 * one + (64 << 20));
+}
+
+/// States, records and the working memory of their operation. A pass without tokens takes it too.
+#[test]
+fn recurrent_layers_need_what_is_charged() {
+    for isa in Isa::available() {
+        let (mut backend, memory) = backend(isa, Dtype::Float32);
+        let delta = DeltaShape {
+            key_heads: 2,
+            value_heads: 6,
+            key_dim: 16,
+            value_dim: 48,
+            taps: 3,
+        };
+        let shape = StatesShape {
+            layers: 3,
+            delta,
+            limits: StateLimits {
+                states: 5,
+                records: 2,
+                nodes: 7,
+            },
+        };
+        let mut states = backend.states(&shape).unwrap();
+        let (matrices, channels) = (6 * 16 * 48, 2 * 2 * 16 + 6 * 48);
+        let state = matrices + 2 * channels;
+        let record = 2 * 16 + 6 * 48 + 6 + channels;
+        let expected = 4 * 3 * (5 * state + 2 * 2 * 7 * record) as u64;
+        assert_eq!(backend.allocated().states, expected);
+        assert_eq!(memory.states_bytes(&shape), expected);
+        let mut vector = |len: usize| backend.load_vector(&vec![0.5; len]).unwrap();
+        let (convolution, heads, norm) = (vector(3 * channels), vector(6), vector(48));
+        let op = GatedDelta {
+            shape: delta,
+            convolution: &convolution,
+            a_log: &heads,
+            dt_bias: &heads,
+            norm: &norm,
+            eps: 1e-6,
+        };
+        let mut none = |width: usize| backend.tensor(0, width, Holds::Sum).unwrap();
+        let (projected, mut gates) = (none(channels + 6 * 48), none(12));
+        let (mut space, mut out) = (none(channels), none(6 * 48));
+        let operands = DeltaOperands {
+            projected: &projected,
+            gates: &mut gates,
+            space: &mut space,
+        };
+        let batch = Batch::default();
+        let mut inputs = backend.inputs(&InputLimits::of(&batch, 1)).unwrap();
+        backend.stage(&batch, &mut inputs).unwrap();
+        backend
+            .gated_delta(&mut states, 2, &op, operands, &inputs, &mut out)
+            .unwrap();
+        let pass = PassShape {
+            tokens: 0,
+            positions: 0,
+            attention: Vec::new(),
+            latent: Vec::new(),
+            deltas: vec![delta],
+            products: Vec::new(),
+            experts: Vec::new(),
+            gathered: 0,
+        };
+        let charged = memory.scratch_bytes(&[pass]);
+        assert_eq!(backend.allocated().scratch, charged, "{isa}");
+        assert!(charged > 0);
+    }
 }
