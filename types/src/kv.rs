@@ -151,14 +151,14 @@ impl ModelConfig {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::{
         Activation, Architecture, AttentionSpec, CheckpointFormat, GatedMlpNames, GatedMlpSpec,
         LoadFormat, Mixer, Mlp, Multipliers, NormKind, Norms, Quantization, TensorNames,
     };
 
-    fn model(attentions: impl IntoIterator<Item = AttentionSpec>) -> ModelConfig {
+    pub(crate) fn model(attentions: impl IntoIterator<Item = AttentionSpec>) -> ModelConfig {
         let layer = |attention| LayerSpec {
             mixer: Mixer::Attention(attention),
             mlp: Mlp::Gated(GatedMlpSpec {

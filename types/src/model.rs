@@ -237,8 +237,19 @@ impl ModelConfig {
     /// that blocks add their outputs without a factor. Norms of the stream take no notice of it.
     /// Example: behind layers of the scales 0.5 and 0.8 it is 0.4.
     pub fn stream_divisor(&self, number: usize) -> f32 {
-        let scales = self.layers.iter().take(number).map(|layer| layer.scale);
-        scales.fold(self.multipliers.residual, |all, scale| all * scale)
+        let layers = self.layers.iter().take(number);
+        layers.fold(self.multipliers.residual, |divisor, layer| {
+            let divisor = divisor * layer.scale;
+            divisor / layer.rescale(divisor)
+        })
+    }
+
+    /// Returns the factor of the divided stream behind layer `number`, a power of two: the scales
+    /// of many layers would take the stream out of the range of floats. `None` behind most layers.
+    pub fn stream_rescale(&self, number: usize) -> Option<f32> {
+        let layer = self.layers.get(number)?;
+        let factor = layer.rescale(self.stream_divisor(number) * layer.scale);
+        (factor != 1.0).then_some(factor)
     }
 
     /// Returns the rotation of each layer that has one.
@@ -303,7 +314,21 @@ impl ModelConfig {
     }
 }
 
+/// Least divisor of the residual stream, and the inverse of the largest.
+const LEAST_DIVISOR: f32 = 1.0 / (1 << 20) as f32;
+
 impl LayerSpec {
+    /// Returns the power of two by which the stream's `divisor` behind this layer is divided: one
+    /// if the divisor is near enough to one, or if the layer has no scale.
+    fn rescale(&self, divisor: f32) -> f32 {
+        let near = (LEAST_DIVISOR..=LEAST_DIVISOR.recip()).contains(&divisor);
+        match near || self.scale == 1.0 {
+            true => 1.0,
+            // The exponent alone, without the bits of the mantissa.
+            false => f32::from_bits(divisor.to_bits() & 0x7f80_0000),
+        }
+    }
+
     /// Returns the layer's grouped-query attention, if it has one.
     pub fn attention(&self) -> Option<&AttentionSpec> {
         match &self.mixer {
@@ -336,5 +361,44 @@ mod tests {
         };
         assert_eq!(shown("Qwen3ForCausalLM"), "Qwen3");
         assert_eq!(shown("Other"), "Other");
+    }
+
+    /// Scales of many layers, as of 60 in Gemma 4, stay within floats, and no number is lost.
+    #[test]
+    fn the_divisor_of_the_stream_stays_near_one() {
+        for (scale, layers) in [(0.4f32, 60), (0.005, 20), (3.0, 60), (0.9, 60)] {
+            let mut model =
+                crate::kv::tests::model((0..layers).map(|_| crate::AttentionSpec::dense(4, 2, 8)));
+            for layer in &mut model.layers {
+                layer.scale = scale;
+            }
+            let mut whole = 0.0;
+            for number in 0..layers {
+                let divisor = model.stream_divisor(number + 1);
+                assert!(
+                    (2f32.powi(-28)..2f32.powi(22)).contains(&divisor),
+                    "{divisor}"
+                );
+                let factor = model.stream_rescale(number).unwrap_or(1.0);
+                assert_eq!(
+                    factor.to_bits() & 0x007f_ffff,
+                    0,
+                    "{factor} is a power of two"
+                );
+                whole += f64::from(factor).log2();
+            }
+            let expected = f64::from(scale).log2() * layers as f64;
+            let found = f64::from(model.stream_divisor(layers)).log2() + whole;
+            assert!(
+                (found - expected).abs() < 1e-3,
+                "{found} instead of {expected}"
+            );
+        }
+        let mut model = crate::kv::tests::model([crate::AttentionSpec::dense(4, 2, 8)]);
+        model.multipliers.residual = 1e-7;
+        assert_eq!(
+            (model.stream_divisor(1), model.stream_rescale(0)),
+            (1e-7, None)
+        );
     }
 }

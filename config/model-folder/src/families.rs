@@ -43,7 +43,7 @@ use serde_json::{Value, json};
 
 use crate::raw::Raw;
 pub(crate) use dense::norm_eps;
-pub(crate) use experts::stored_experts;
+pub(crate) use experts::{stored_experts, stored_experts_of};
 pub(crate) use nextn::DraftLayerReader;
 pub(crate) use wrappers::{Wrapper, stored_names};
 

@@ -159,6 +159,9 @@ impl Described {
 
 /// Returns true if the model has a draft layer of its own that is served.
 fn own_draft(config: &Raw, family: &Family, model: &ModelConfig) -> bool {
+    if model.checkpoint != CheckpointFormat::Floats {
+        return false;
+    }
     let read = family.traits.draft_layer;
     let layer = read.map(|read| read(config, &model.layers, &model.names));
     match layer {

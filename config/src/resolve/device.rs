@@ -102,10 +102,11 @@ pub(super) fn check(
         let kind = device.config.kind;
         let (first, remedy) = match kind {
             // Processors compute all models, but not with caches of every type.
-            DeviceKind::Cpu => (
+            DeviceKind::Cpu if engine.kv_dtype == KvCacheDtype::Int8 => (
                 format!("--kv-cache-dtype {}", engine.kv_dtype.name()),
                 "Give --kv-cache-dtype bfloat16",
             ),
+            DeviceKind::Cpu => (format!("--device {}", kind.name()), "Give another model"),
             DeviceKind::Cuda => (
                 format!("--device {}", kind.name()),
                 "Give --device cpu, or another model",

@@ -17,7 +17,7 @@
 /// | `gated_delta` | sums | operands |
 /// | `attend_latent` | sums (`query`, `cell`, `qkv`), operands (`means`) | operands |
 /// | `gate`, `gated_matmul`, `activate` | operands (`x` of a product), sums | operands |
-/// | `scale_logits` | logits | logits, in place |
+/// | `scale_logits` | logits or sums | the same, in place |
 /// | `experts` | operands (`x`, `activated`), sums (`scores`, `gate_up`, `products`) | sums (`out`) |
 /// | `scatter_end_block` | sums (`residual`, `product`) | sums (`residual`), operands (`out`) |
 /// | `all_reduce` | sums | sums |

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use lockstep_files::weights::tensor_names;
 use lockstep_types::{
     CheckpointFormat, ConfigError, DraftKind, DraftModel, LoadFormat, ModelConfig,
 };
@@ -27,12 +28,14 @@ pub fn nextn(path: Option<&Path>, target: &ModelConfig) -> Result<DraftModel, Co
     let damaged = |error| super::folder::damaged(&target.path, error);
     let text = Raw::read(&target.path, "config.json").and_then(TextModel::of);
     let TextModel { family, config, .. } = text.map_err(damaged)?;
+    // As the family describes layers: experts may be stored in another form than the target's.
+    let layers = (family.layers)(&config).map_err(damaged)?;
     let layer = match family.traits.draft_layer {
-        Some(read) => read(&config, &target.layers, &target.names).map_err(damaged)?,
+        Some(read) => read(&config, &layers, &target.names).map_err(damaged)?,
         None => None,
     };
     let model = format!("a {} model", target.architecture);
-    let Some(layer) = layer else {
+    let Some(mut layer) = layer else {
         let why = format!(
             "it drafts with a model's own draft layer, and this one has none; {} may have one",
             families::with_draft_layers()
@@ -52,6 +55,9 @@ pub fn nextn(path: Option<&Path>, target: &ModelConfig) -> Result<DraftModel, Co
         let remedy = format!("Get a copy that has it. Or: {OTHERS}");
         let model = format!("the model in {}", target.path.display());
         return Err(ConfigError::conflict(ALGORITHM, model, why, remedy));
+    }
+    if let Some(stored) = tensor_names(&target.path).ok().flatten() {
+        families::stored_experts_of(&mut layer.spec, &layer.names.layer, &stored);
     }
     Ok(DraftModel {
         model: ModelConfig {

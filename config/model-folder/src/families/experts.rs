@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use lockstep_types::{
-    ExpertGate, ExpertTensors, ExpertsNames, ExpertsSpec, Mlp, ModelConfig, ModelConfigError,
-    Routing,
+    ExpertGate, ExpertTensors, ExpertsNames, ExpertsSpec, LayerSpec, Mlp, ModelConfig,
+    ModelConfigError, Routing,
 };
 
 use super::dense;
@@ -72,20 +72,29 @@ fn count(config: &Raw, keys: &[&str]) -> Result<usize, ModelConfigError> {
 pub(crate) fn stored_experts(model: &mut ModelConfig, stored: &BTreeSet<String>) {
     let names = &model.names;
     for (number, layer) in model.layers.iter_mut().enumerate() {
-        let Mlp::Experts(spec) = &mut layer.mlp else {
-            continue;
-        };
-        let ExpertTensors::Stacked { gate_up, .. } = &spec.names.experts else {
-            continue;
-        };
-        let single = ExpertsNames::of_mlp().experts;
-        let ExpertTensors::Single { prefix, expert } = &single else {
-            continue;
-        };
-        let is_stored = |name: &str| stored.contains(&format!("{}.{name}", names.layer(number)));
-        if !is_stored(gate_up) && is_stored(&format!("{prefix}.0.{}.weight", expert.gate)) {
-            spec.names.experts = single;
-        }
+        stored_experts_of(layer, &names.layer(number), stored);
+    }
+}
+
+/// Does so with the layer whose tensors have the prefix `prefix`.
+pub(crate) fn stored_experts_of(layer: &mut LayerSpec, prefix: &str, stored: &BTreeSet<String>) {
+    let Mlp::Experts(spec) = &mut layer.mlp else {
+        return;
+    };
+    let ExpertTensors::Stacked { gate_up, .. } = &spec.names.experts else {
+        return;
+    };
+    let single = ExpertsNames::of_mlp().experts;
+    let ExpertTensors::Single {
+        prefix: experts,
+        expert,
+    } = &single
+    else {
+        return;
+    };
+    let is_stored = |name: &str| stored.contains(&format!("{prefix}.{name}"));
+    if !is_stored(gate_up) && is_stored(&format!("{experts}.0.{}.weight", expert.gate)) {
+        spec.names.experts = single;
     }
 }
 

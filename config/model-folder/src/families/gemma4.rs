@@ -109,6 +109,15 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
     )?;
     let depth = depth(&config)?;
     layer_types::fill(&mut config, depth, 6);
+    if config
+        .get(layer_types::KEY)
+        .and_then(|kinds| kinds.get(depth - 1)?.as_str())
+        != Some(LayerType::Full.name())
+    {
+        // The class makes a full layer of it, whatever its tensors are for.
+        let remedy = "the last layer has full attention in all models of the family";
+        return Err(config.unsupported(layer_types::KEY, remedy));
+    }
     let keys_are_values = config.flag(KEYS_ARE_VALUES, false)?;
     let full = full(&config, keys_are_values)?;
     let sliding = DENSE.layers(&config)?;

@@ -33,6 +33,8 @@ pub(crate) type DraftLayerReader =
 
 /// Key with the number of draft layers of DeepSeek's models and of those written like them.
 const LAYERS: &str = "num_nextn_predict_layers";
+/// Key of an embedding of the draft layer's own.
+const OWN_EMBEDDING: &str = "mtp_use_dedicated_embeddings";
 /// Key with the number of draft layers of Qwen's models.
 const QWEN_LAYERS: &str = "mtp_num_hidden_layers";
 
@@ -75,6 +77,11 @@ pub(super) fn beside_the_model(
     };
     if !has_one(config, QWEN_LAYERS)? {
         return Ok(None);
+    }
+    if config.flag(OWN_EMBEDDING, false)? {
+        let remedy = "draft layers read the model's embedding; give another \
+                      --speculative-algorithm, or none";
+        return Err(config.unsupported(OWN_EMBEDDING, remedy));
     }
     let name = |name: &str| format!("mtp.{name}");
     Ok(Some(DraftLayer {

@@ -197,7 +197,7 @@ fn scaling(config: &Raw, rope: &Raw) -> Result<RopeScaling, ModelConfigError> {
         "proportional" => proportional(config, rope),
         _ => Err(rope.unsupported(
             key,
-            "served are default, linear, llama3, longrope and yarn; where the model card allows it, remove \
+            "served are default, linear, llama3, longrope, proportional and yarn; where the model card allows it, remove \
              the rope scaling from config.json and stay within the original context length",
         )),
     }

@@ -163,7 +163,8 @@ const REFUSED: &[(&str, &[&str])] = &[
         &[
             "--speculative-algorithm NEXTN",
             "a Llama model",
-            "this one has none; Glm4MoeForCausalLM may have one",
+            "this one has none; ",
+            "Glm4MoeForCausalLM",
             "Give another --speculative-algorithm, or none",
         ],
     ),

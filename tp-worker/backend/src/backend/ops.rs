@@ -197,7 +197,7 @@ pub trait Ops: Memory {
     }
     /// `out = f(x)` with the activation `f`, the middle of an MLP without gates.
     fn activate(&mut self, x: &Self::Tensor, activation: Activation, out: &mut Self::Tensor);
-    /// Scales logits in place.
+    /// Scales logits in place, or the residual stream.
     fn scale_logits(&mut self, logits: &mut Self::Tensor, scaling: LogitScaling);
     /// A mixture of experts behind its router, row by row. `scores` `[n, scored]`, whose content
     /// afterwards is unspecified, become weights in f32, as [`Experts::routing`] says. The experts

@@ -388,7 +388,7 @@ impl Ops for Naive {
         }
     }
     fn scale_logits(&mut self, logits: &mut Tensor, scaling: LogitScaling) {
-        logits.holds(&[Holds::Logits]);
+        logits.holds(&[Holds::Logits, Holds::Sum]);
         for logit in logits.used() {
             let x = *logit / scaling.divisor;
             *logit = scaling.softcap.map_or(x, |cap| cap * (x / cap).tanh());

@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 
-use lockstep_types::{DraftKind, Mlp, ModelConfig};
+use lockstep_types::{DraftKind, ExpertTensors, Mlp, ModelConfig};
 
-use crate::testing::{folder, llama};
+use crate::testing::{folder, llama, tensor_names};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -55,6 +55,35 @@ fn a_draft_layer_lies_beside_a_recurrent_model() {
     };
     assert!(notes("nextn/qwen3_5").contains("NEXTN drafts with it"));
     assert!(!notes("architectures/qwen3_5_moe_wrapped").contains("NEXTN"));
+}
+
+/// Published models have stacks of experts, and single experts in the draft layer, or the reverse.
+#[test]
+fn experts_of_a_draft_layer_are_found_in_their_own_form() {
+    const SINGLE: &str = "mlp.experts.0.gate_proj.weight";
+    const STACKED: &str = "mlp.experts.gate_up_proj";
+    let config = std::fs::read(fixture("architectures/qwen3_5_moe/config.json")).expect("a file");
+    let mut config: serde_json::Value = serde_json::from_slice(&config).expect("JSON");
+    config["mtp_num_hidden_layers"] = 1.into();
+    for (own, draft) in [(STACKED, SINGLE), (SINGLE, STACKED), (STACKED, STACKED)] {
+        let dir = folder(&config, None);
+        let names = (0..3).map(|layer| format!("model.layers.{layer}.{own}"));
+        let joints = ["mtp.fc.weight".to_owned(), format!("mtp.layers.0.{draft}")];
+        let names: Vec<String> = names.chain(joints).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        tensor_names(dir.path(), &names);
+        let described = crate::Described::of(dir.path()).expect("a model");
+        let target = described.with_names().expect("names").model;
+        let model = crate::draft::nextn(None, &target)
+            .expect("a draft layer")
+            .model;
+        let stacked = |model: &ModelConfig| match &model.layers[0].mlp {
+            Mlp::Experts(spec) => matches!(spec.names.experts, ExpertTensors::Stacked { .. }),
+            _ => panic!("no experts"),
+        };
+        assert_eq!(stacked(&target), own == STACKED);
+        assert_eq!(stacked(&model), draft == STACKED);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The ragged extend: one pass over a batch with rows of any length.
 
 use lockstep_backend::{
-    Backend, BackendError, Batch, PassKey, PassRecords as _, WorldRows, WorldSize,
+    Backend, BackendError, Batch, LogitScaling, PassKey, PassRecords as _, WorldRows, WorldSize,
 };
 
 use super::Transformer;
@@ -320,6 +320,14 @@ impl<B: Backend> Transformer<B> {
             b.layer.set_mlp_rows(backend, rows.all);
         }
         let half = b.layer.second_half(layer, crossing);
-        layer.finish(backend, context, half, next)
+        layer.finish(backend, context, half, next)?;
+        if let Some(factor) = self.model.stream_rescale(number) {
+            let scaling = LogitScaling {
+                divisor: factor.recip(),
+                softcap: None,
+            };
+            backend.scale_logits(&mut b.layer.residual, scaling);
+        }
+        Ok(())
     }
 }
