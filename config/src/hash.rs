@@ -19,6 +19,9 @@ pub fn hash(engine: &EngineConfig) -> String {
     if let Some(draft) = speculation.pointer_mut("/draft/model") {
         *draft = of_any_folder(draft.take());
     }
+    if let Some(kind) = speculation.pointer_mut("/draft/kind") {
+        without_names(kind);
+    }
     let shared = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "model": model,

@@ -30,6 +30,8 @@ mod naive;
 mod pass;
 #[path = "support/ranks.rs"]
 mod ranks;
+#[path = "golden/scales.rs"]
+mod scales;
 #[path = "golden/two_caches.rs"]
 mod two_caches;
 #[path = "support/world.rs"]

@@ -197,7 +197,7 @@ impl<B: Backend + 'static> DrafterFactory<B> for WithModel {
     fn build(&self, build: Build<'_, B>) -> Result<Box<dyn Drafter<B>>, DraftError> {
         Ok(match build.draft()?.kind {
             DraftKind::Model => Box::new(StandaloneDrafter::load(build)?),
-            DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn(_) => {
+            DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn { .. } => {
                 Box::new(EagleDrafter::load(build)?)
             }
             DraftKind::Dflash(_) => Box::new(DflashDrafter::load(build)?),

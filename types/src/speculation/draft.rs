@@ -36,7 +36,10 @@ pub enum DraftKind {
     /// The target's own draft layer, in the target's folder: the hidden state behind the target's
     /// final norm and the next token's embedding, each normed, through a projection into one
     /// layer (multi-token prediction, DeepSeek-V3, arXiv:2412.19437).
-    Nextn(NextnNames),
+    Nextn {
+        /// Names of its tensors.
+        names: NextnNames,
+    },
     /// A DFlash model, which fills a block of masks in one pass (Chen et al.,
     /// arXiv:2602.06036).
     Dflash(DflashSpec),
@@ -73,7 +76,7 @@ pub struct DflashSpec {
 impl DraftModel {
     /// Returns true if the draft is a part of its target's files.
     pub fn is_in_target(&self) -> bool {
-        matches!(self.kind, DraftKind::Nextn(_))
+        matches!(self.kind, DraftKind::Nextn { .. })
     }
 
     /// Most draft steps; `None` if the draft may have any number of steps.
@@ -82,7 +85,7 @@ impl DraftModel {
             DraftKind::Model
             | DraftKind::Eagle
             | DraftKind::Eagle3 { .. }
-            | DraftKind::Nextn(_) => None,
+            | DraftKind::Nextn { .. } => None,
             DraftKind::Dflash(spec) => Some(spec.block_size.saturating_sub(1)),
         }
     }

@@ -64,7 +64,7 @@ pub fn nextn(path: Option<&Path>, target: &ModelConfig) -> Result<DraftModel, Co
             layers: vec![layer.spec],
             ..target.clone()
         },
-        kind: DraftKind::Nextn(layer.names),
+        kind: DraftKind::Nextn { names: layer.names },
         own_embedding: false,
         own_head: false,
     })

@@ -28,7 +28,7 @@ impl CaptureSpec {
     pub fn of_draft(draft: &DraftModel) -> Self {
         match &draft.kind {
             DraftKind::Model => Self::default(),
-            DraftKind::Eagle | DraftKind::Nextn(_) => Self {
+            DraftKind::Eagle | DraftKind::Nextn { .. } => Self {
                 layers: Vec::new(),
                 last_hidden: true,
             },

@@ -82,7 +82,7 @@ pub(crate) const INPUT_NORM: &str = "layers.0.input_layernorm";
 pub(crate) fn vocab(draft: &DraftModel, target: &ModelConfig) -> usize {
     match draft.kind {
         DraftKind::Model => draft.model.vocab_size,
-        DraftKind::Eagle | DraftKind::Nextn(_) | DraftKind::Dflash(_) => target.vocab_size,
+        DraftKind::Eagle | DraftKind::Nextn { .. } | DraftKind::Dflash(_) => target.vocab_size,
         DraftKind::Eagle3 {
             draft_vocab_size, ..
         } => draft_vocab_size,
@@ -116,7 +116,7 @@ impl Eagle<Listed> {
                 let wiring = Wiring::Eagle { input_norm };
                 (fc(2 * hidden), layer("layers.0", hidden), wiring)
             }
-            DraftKind::Nextn(ref names) => {
+            DraftKind::Nextn { ref names } => {
                 let input_norm = format!("{}.{}", names.layer, model.names.mixer_norm);
                 let wiring = Wiring::Nextn {
                     embedding_norm: norm(&names.embedding_norm),

@@ -23,7 +23,7 @@ pub fn check_weights(
     if let Some(draft) = draft {
         found.add(match &draft.kind {
             DraftKind::Model => whole(&draft.model)?,
-            DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn(_) => {
+            DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn { .. } => {
                 eagle::check(draft, model)?
             }
             DraftKind::Dflash(_) => {

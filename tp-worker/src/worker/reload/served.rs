@@ -6,7 +6,7 @@ use lockstep_devices::DeviceFootprint;
 use lockstep_model::{FileAccess, Safetensors};
 use lockstep_model_folder::Described;
 use lockstep_types::{
-    Algorithms, DraftModel, EngineConfig, Footprint as _, MemoryUse, ModelConfig,
+    Algorithms, DraftKind, DraftModel, EngineConfig, Footprint as _, MemoryUse, ModelConfig,
 };
 
 use super::Folders;
@@ -155,6 +155,11 @@ impl Served {
         like_present.model.path.clone_from(&present.model.path);
         like_present.model.load_format = present.model.load_format;
         like_present.model.names.clone_from(&present.model.names);
+        if let (DraftKind::Nextn { names }, DraftKind::Nextn { names: own }) =
+            (&mut like_present.kind, &present.kind)
+        {
+            names.clone_from(own);
+        }
         if like_present != *present {
             return refuse(format!(
                 "the draft in {} has another shape than the one that runs; \

@@ -24,7 +24,7 @@ fn a_draft_layer_follows_the_last_layer() {
             panic!("{} layers", draft.model.layers.len());
         };
         assert!(matches!(layer.mlp, Mlp::Experts(_)), "not the first layer");
-        let DraftKind::Nextn(names) = draft.kind else {
+        let DraftKind::Nextn { names } = draft.kind else {
             panic!("{:?}", draft.kind);
         };
         assert_eq!(names.layer, "model.layers.3");
@@ -44,7 +44,7 @@ fn a_draft_layer_lies_beside_a_recurrent_model() {
     assert_eq!(layer, &target.layers[3]);
     assert!(layer.attention().is_some_and(|own| own.output_gate));
     assert!(!draft.model.has_states() && target.has_states());
-    let DraftKind::Nextn(names) = draft.kind else {
+    let DraftKind::Nextn { names } = draft.kind else {
         panic!("{:?}", draft.kind);
     };
     assert_eq!(names.layer, "mtp.layers.0");

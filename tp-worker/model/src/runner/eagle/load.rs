@@ -123,7 +123,7 @@ fn present(
             false
         }
         // Copies of the target's tables may lie beside a draft layer; the target's are read.
-        DraftKind::Nextn(_) => return Ok(Present::NONE),
+        DraftKind::Nextn { .. } => return Ok(Present::NONE),
         DraftKind::Eagle3 {
             draft_vocab_size, ..
         } => {
@@ -161,7 +161,7 @@ fn targets(
         DraftKind::Eagle3 {
             draft_vocab_size, ..
         } => draft_vocab_size,
-        DraftKind::Model | DraftKind::Eagle | DraftKind::Nextn(_) | DraftKind::Dflash(_) => {
+        DraftKind::Model | DraftKind::Eagle | DraftKind::Nextn { .. } | DraftKind::Dflash(_) => {
             return Ok(Vec::new());
         }
     };

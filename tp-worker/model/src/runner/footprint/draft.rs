@@ -48,7 +48,7 @@ pub(super) fn part(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> Optio
     let shard = Shard::of(&draft.model, Topology::alone());
     let mut part = match &draft.kind {
         DraftKind::Model => Part::of_model(device, engine, &draft.model, &shard, limits),
-        DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn(_) => {
+        DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn { .. } => {
             Part::of_head(device, engine, draft, &shard, limits)
         }
         DraftKind::Dflash(spec) => Part::of_dflash(device, engine, (draft, spec), &shard, limits),
@@ -75,7 +75,7 @@ pub(super) fn passes_of_chains(device: &dyn DeviceMemory, engine: &EngineShape<'
         // A host drafts blocks.
         None | Some(DraftKind::Dflash(_)) => 0,
         Some(DraftKind::Model) => speculation.num_steps,
-        Some(DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn(_)) => 1,
+        Some(DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn { .. }) => 1,
     };
     let all = engine.graphs.iter();
     let own = all.filter(|size| **size <= engine.step.requests);
@@ -91,10 +91,12 @@ fn drafters_host(engine: &EngineShape<'_>, draft: &DraftModel, block: usize) -> 
         // Blocks of logits are read where they are.
         DraftKind::Model | DraftKind::Dflash(_) => 0,
         // The head's buffers already count room for one state of each request.
-        DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn(_) if frontier > block => {
+        DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn { .. }
+            if frontier > block =>
+        {
             frontier - if requests > block { requests } else { 0 }
         }
-        DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn(_) => 0,
+        DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn { .. } => 0,
     };
     let most = speculation
         .max_speculative_num_draft_tokens
@@ -124,7 +126,7 @@ fn count_window(counter: &mut Counter<'_>, engine: &EngineShape<'_>, features: u
 /// drafts by itself.
 fn ids(device: &dyn DeviceMemory, engine: &EngineShape<'_>, draft: &DraftModel) -> u64 {
     match &draft.kind {
-        DraftKind::Model | DraftKind::Eagle | DraftKind::Nextn(_) | DraftKind::Dflash(_) => 0,
+        DraftKind::Model | DraftKind::Eagle | DraftKind::Nextn { .. } | DraftKind::Dflash(_) => 0,
         DraftKind::Eagle3 { .. } => device.draft_ids_bytes(eagle::vocab(draft, engine.model)),
     }
 }
@@ -220,7 +222,7 @@ impl Part {
         let head = MatrixPart::table(eagle::HEAD, vocab, model.hidden_size);
         let head = head.shape(model);
         let present = match draft.kind {
-            DraftKind::Nextn(_) => Present::NONE,
+            DraftKind::Nextn { .. } => Present::NONE,
             // Norms and biases are charged, though not all checkpoints have them.
             _ => Present {
                 embedding: draft.own_embedding,
