@@ -115,7 +115,7 @@ impl Kv {
         let shared = shared as u32 / self.page_size * self.page_size;
         match self.states.is_empty() {
             true => shared,
-            false => other.kv.states.promises(shared),
+            false => self.states.promises(&other.kv.states, shared),
         }
     }
 }

@@ -108,7 +108,7 @@ impl States {
         let live = self.pool.take_live();
         debug_assert!(live.is_some(), "there is a state for each slot");
         held.enter(live, restore, matched);
-        if self.caches {
+        if self.caches && self.pool.most_copies() > 0 {
             // Where another text went on, or the pages would serve no longer; and the last block
             // boundary of the text from which another request can go on.
             let branch = found as u32 * self.page_size;
@@ -141,6 +141,14 @@ impl States {
             let state = self.pool.take_copy(held.gain(next));
             list.extend(state.map(|state| held.ask(next, state, true)));
         }
+    }
+
+    /// Returns the furthest position up to `to`, of a running request's prompt, at which a state
+    /// is to be cached: a copy is asked for or written, or is wanted and there is room for one. If
+    /// there is none, outputs have the copies, as a rule until they end.
+    pub fn promises(&self, held: &HeldStates, to: u32) -> u32 {
+        let room = self.pool.copies() < self.pool.most_copies();
+        held.promises(to, room)
     }
 
     /// Notes that the live state of a request is known to have come to `position`. A copy in the

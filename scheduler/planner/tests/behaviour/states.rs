@@ -165,6 +165,43 @@ fn a_request_that_waits_for_pages_evicts_no_state() {
     assert_eq!(finish(&engine, 3).usage.cached_tokens, 40);
 }
 
+/// Nobody waits for the prefix that another request computes if no copy of its state can be kept:
+/// because there are only the slots' own, or because outputs hold all others.
+#[test]
+fn nobody_waits_for_a_copy_that_cannot_be_kept() {
+    let mut engine = engine(&PlannerConfig {
+        max_running_requests: 3,
+        states: 3,
+        chunked_prefill_size: Some(34),
+        ..hybrid(0)
+    });
+    submit_twins(&mut engine, 1);
+    step(&mut engine, |plan| assert_eq!(plan.parts[0].opens.len(), 2));
+    run(&mut engine);
+
+    let mut engine = self::engine(&PlannerConfig {
+        max_running_requests: 3,
+        states: 4,
+        chunked_prefill_size: Some(35),
+        ..hybrid(0)
+    });
+    submit(&mut engine, 1, request(prompt(1, 10), 200));
+    for _ in 0..80 {
+        step(&mut engine, |_| {});
+    }
+    assert_eq!(states(&engine.planner.load()), [2, 1, 4]);
+    submit_twins(&mut engine, 2);
+    step(&mut engine, |plan| assert_eq!(plan.parts[0].opens.len(), 2));
+    run(&mut engine);
+}
+
+/// Submits two requests of the same prompt, which is longer than a chunk.
+fn submit_twins(engine: &mut SimEngine, id: u64) {
+    for id in [id, id + 1] {
+        submit(engine, id, request(prompt(9, 70), 3));
+    }
+}
+
 /// An abort with steps in flight frees all states of the request but that of its prompt, which is
 /// cached.
 #[test]

@@ -80,12 +80,13 @@ impl HeldStates {
         self.wanted.iter_mut().find(due).map(std::mem::take)
     }
 
-    /// Returns the furthest position up to `to`, of the prompt, at which a copy is wanted, asked
-    /// for or written; 0 if there is none.
-    pub fn promises(&self, to: u32) -> u32 {
+    /// Returns the furthest position up to `to`, of the prompt, at which a copy is asked for or
+    /// written, or, if there is `room` for one, wanted; 0 if there is none.
+    pub(super) fn promises(&self, to: u32, room: bool) -> u32 {
         let of_prompt = self.copies.iter().filter(|copy| !copy.in_output);
         let copies = of_prompt.map(|copy| copy.position);
-        let all = self.wanted.iter().copied().chain(copies);
+        let wanted = self.wanted.iter().copied().filter(|_| room);
+        let all = wanted.chain(copies);
         all.filter(|at| *at <= to).max().unwrap_or(0)
     }
 

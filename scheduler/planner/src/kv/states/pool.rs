@@ -103,6 +103,16 @@ impl StatePool {
         self.live + self.copies
     }
 
+    /// Returns the number of copies, which requests hold.
+    pub fn copies(&self) -> u32 {
+        self.copies
+    }
+
+    /// Returns the most copies that requests may hold: the states that are not set aside for slots.
+    pub fn most_copies(&self) -> u32 {
+        self.capacity().saturating_sub(self.slots)
+    }
+
     /// Returns the number of cached states. All of them can be evicted.
     pub fn cached(&self) -> u32 {
         self.capacity() - self.held() - self.free.len() as u32
@@ -122,8 +132,7 @@ impl StatePool {
     /// Takes a state for a copy that will save `gain` tokens. Returns `None` if it might be wanted
     /// for a slot, or if the copy would be the first to be evicted.
     pub fn take_copy(&mut self, gain: u32) -> Option<u32> {
-        let most = self.capacity().saturating_sub(self.slots);
-        if self.copies >= most {
+        if self.copies >= self.most_copies() {
             return None;
         }
         let credit = self.level + u64::from(gain);
