@@ -27,6 +27,8 @@ pub(crate) struct HeldStates {
     /// Positions of the prompt at which copies are wanted and not asked for yet, ascending; 0 =
     /// none.
     wanted: [u32; 2],
+    /// Position in the output of the last copy that was asked for or refused, and its credit.
+    tried: (u32, u64),
     /// At most one for each wanted position, and two in the output.
     copies: Vec<StateCopy>,
 }
@@ -93,6 +95,15 @@ impl HeldStates {
     /// Returns the tokens that a copy at `position` saves, behind the last one.
     pub(super) fn gain(&self, position: u32) -> u32 {
         position.saturating_sub(self.kept)
+    }
+
+    /// Returns the credit of a copy in the output: `credit`, or what it was when the copy was
+    /// refused.
+    pub(super) fn first_credit(&mut self, position: u32, credit: u64) -> u64 {
+        if self.tried.0 != position {
+            self.tried = (position, credit);
+        }
+        self.tried.1
     }
 
     /// Notes a copy that the next row may write, and returns it for the plan.
