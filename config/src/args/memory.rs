@@ -44,10 +44,15 @@ pub struct MemoryArgs {
     pub max_total_tokens: Option<usize>,
     /// States of recurrent layers in each DP rank, one for each of its running requests and the
     /// others for shared prefixes [default: as many as fit by --mamba-full-memory-ratio].
+    ///
+    /// Nodes must have equally many: with several, the default is two for each running request.
     #[arg(long, env = "LOCKSTEP_MAX_MAMBA_CACHE_SIZE", value_name = "STATES",
           value_parser = positive, help_heading = HEADING)]
     pub max_mamba_cache_size: Option<usize>,
     /// Memory of states of recurrent layers over the memory of cached tokens [default: 0.9].
+    ///
+    /// An error with --max-mamba-cache-size, --max-total-tokens, --disable-radix-cache or several
+    /// nodes, which decide the number of states without it.
     #[arg(long, env = "LOCKSTEP_MAMBA_FULL_MEMORY_RATIO", value_name = "RATIO",
           help_heading = HEADING)]
     pub mamba_full_memory_ratio: Option<f64>,

@@ -42,28 +42,7 @@ pub(super) fn count(
 ) -> Result<usize, ConfigError> {
     let (least, asked) = (sizing.least_states(), sizing.states.max_mamba_cache_size);
     if least == 0 {
-        let options = [
-            ("--max-mamba-cache-size", asked.map(|n| n.to_string())),
-            (
-                "--mamba-full-memory-ratio",
-                sizing
-                    .states
-                    .mamba_full_memory_ratio
-                    .map(|ratio| ratio.to_string()),
-            ),
-        ];
-        let mut given = options
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value?)));
-        return match given.next() {
-            None => Ok(0),
-            Some((name, value)) => Err(ConfigError::value(
-                name,
-                value,
-                "the model has no recurrent layers, whose states it is about",
-                "Leave it out",
-            )),
-        };
+        return none(sizing.states);
     }
     let ratio = ratio(sizing)?;
     let twice = least.saturating_mul(2);
@@ -80,7 +59,7 @@ pub(super) fn count(
         }
         Some(states) => states,
         None if !sizing.radix_cache => least,
-        // Nodes may differ in memory, and must not differ in states.
+        // Nodes may differ in memory, and must not differ in states. None knows what fits on all.
         None if sizing.nnodes > 1 => twice,
         None => {
             let most = twice.saturating_add(useful / TOKENS_PER_STATE);
@@ -94,10 +73,28 @@ pub(super) fn count(
         let need = (states as u64).saturating_mul(place.state);
         let room = place.bytes.saturating_sub(place.cost.bytes(page));
         if need > room {
-            return Err(too_many(states, least, room / place.state.max(1), place));
+            let fits = usize::try_from(room / place.state.max(1)).unwrap_or(usize::MAX);
+            return Err(too_many(sizing, states, fits.max(least), place));
         }
     }
     Ok(states)
+}
+
+/// Refuses the options for a model without recurrent layers.
+fn none(options: StateOptions) -> Result<usize, ConfigError> {
+    let number = options.max_mamba_cache_size.map(|n| n.to_string());
+    let ratio = options.mamba_full_memory_ratio.map(|n| n.to_string());
+    let (name, value) = match (number, ratio) {
+        (None, None) => return Ok(0),
+        (Some(number), _) => ("--max-mamba-cache-size", number),
+        (None, Some(ratio)) => ("--mamba-full-memory-ratio", ratio),
+    };
+    Err(ConfigError::value(
+        name,
+        value,
+        "the model has no recurrent layers, whose states it is about",
+        "Leave it out",
+    ))
 }
 
 /// Returns the states that fit into their share of a memory: what `--max-total-tokens` leaves, or
@@ -110,23 +107,67 @@ fn of_share(sizing: &Sizing<'_>, place: &Place, ratio: f64) -> usize {
     usize::try_from(bytes / place.state.max(1)).unwrap_or(usize::MAX)
 }
 
+/// Returns the ratio by which states and positions share the memory. One that is given, and would
+/// decide nothing, is refused.
 fn ratio(sizing: &Sizing<'_>) -> Result<f64, ConfigError> {
-    let ratio = sizing.states.mamba_full_memory_ratio.unwrap_or(RATIO);
-    if ratio > 0.0 && ratio.is_finite() {
-        return Ok(ratio);
+    let Some(ratio) = sizing.states.mamba_full_memory_ratio else {
+        return Ok(RATIO);
+    };
+    if !(ratio > 0.0 && ratio.is_finite()) {
+        return Err(ConfigError::value(
+            "--mamba-full-memory-ratio",
+            ratio,
+            "must be above 0",
+            "Usual is 0.9",
+        ));
     }
-    Err(ConfigError::value(
-        "--mamba-full-memory-ratio",
-        ratio,
-        "must be above 0",
-        "Usual is 0.9",
-    ))
+    let option = format!("--mamba-full-memory-ratio {ratio}");
+    let refuse = |other: String, why: &str, remedy: &str| {
+        Err(ConfigError::conflict(option.clone(), other, why, remedy))
+    };
+    if let Some(states) = sizing.states.max_mamba_cache_size {
+        let other = format!("--max-mamba-cache-size {states}");
+        return refuse(other, "both say how many states there are", "Leave one out");
+    }
+    if !sizing.radix_cache {
+        return refuse(
+            "--disable-radix-cache".to_owned(),
+            "without a prefix cache there is one state for each running request",
+            "Leave one out",
+        );
+    }
+    if sizing.nnodes > 1 {
+        return refuse(
+            format!("--nnodes {}", sizing.nnodes),
+            "nodes may differ in memory and must have equally many states, two for each running \
+             request unless you say otherwise",
+            "Leave the ratio out, or give --max-mamba-cache-size, the same on every node, in its \
+             place",
+        );
+    }
+    if let Some(tokens) = sizing.max_total_tokens {
+        return refuse(
+            format!("--max-total-tokens {tokens}"),
+            "states get the memory that these tokens leave",
+            "Leave one out, or give --max-mamba-cache-size in place of the ratio",
+        );
+    }
+    Ok(ratio)
 }
 
-fn too_many(states: usize, least: usize, fits: u64, place: &Place) -> ConfigError {
+/// The error for more states than the `fits` that a memory has room for.
+fn too_many(sizing: &Sizing<'_>, states: usize, fits: usize, place: &Place) -> ConfigError {
+    let (default, on_all) = match (sizing.nnodes > 1, sizing.states.max_mamba_cache_size) {
+        (false, _) => ("", ""),
+        (true, None) => (
+            ", two for each running request as on all of several nodes,",
+            " or less, the same on every node",
+        ),
+        (true, Some(_)) => ("", " or less, the same on every node"),
+    };
     ConfigError::Memory {
         need: format!(
-            "{states} recurrent states take {}",
+            "{states} recurrent states{default} take {}",
             gib((states as u64).saturating_mul(place.state))
         ),
         have: format!(
@@ -134,9 +175,8 @@ fn too_many(states: usize, least: usize, fits: u64, place: &Place) -> ConfigErro
             gib(place.memory.free)
         ),
         remedy: format!(
-            "Give --max-mamba-cache-size {}, raise --mem-fraction-static, or lower \
-             --max-running-requests",
-            usize::try_from(fits).unwrap_or(usize::MAX).max(least)
+            "Give --max-mamba-cache-size {fits}{on_all}, raise --mem-fraction-static, or lower \
+             --max-running-requests"
         ),
     }
 }

@@ -78,15 +78,16 @@ impl Batch {
         self.running().filter(decodes).count() as u32
     }
 
-    /// Gives a slot to a request whose prefix is matched already. Returns false if no slot is
-    /// free.
-    pub fn open(&mut self, requests: &mut RequestTable, index: u32) -> bool {
+    /// Gives a slot and its state to a request whose prefix is matched already. Returns false, and
+    /// changes nothing, if no slot is free.
+    pub fn open(&mut self, requests: &mut RequestTable, kv: &mut Kv, index: u32) -> bool {
         let Some(slot) = self.slots.take() else {
             return false;
         };
         let at = self.position(requests, index);
         self.running.insert(at, index);
         let request = &mut requests[index];
+        kv.enter_states(request);
         request.stage = Stage::Running;
         request.slot = slot;
         request.prefill_end = request.len();

@@ -69,6 +69,8 @@ proptest! {
         tokens in prop::option::of(16_usize..20_000),
         radix_cache: bool,
     ) {
+        // Elsewhere a ratio is refused.
+        let ratio = ratio.filter(|_| radix_cache && tokens.is_none());
         let sizing = Sizing {
             states: with_ratio(ratio),
             max_total_tokens: tokens,
@@ -173,6 +175,56 @@ fn options_of_states_are_refused_where_they_mean_nothing() {
     }
 }
 
+/// Each of these decides the number of states without the ratio.
+#[test]
+fn a_ratio_is_refused_where_it_decides_nothing() {
+    let machine = available(1 << 26);
+    let ratio = with_ratio(Some(0.5));
+    let with = || Sizing {
+        states: ratio,
+        ..of_hybrid(4)
+    };
+    size(&with(), &machine, &[]).expect("has an effect");
+    let mut nodes = Sizing {
+        nnodes: 2,
+        ..with()
+    };
+    nodes.engine.tp_size = 2;
+    let number = StateOptions {
+        max_mamba_cache_size: Some(8),
+        ..ratio
+    };
+    let cases = [
+        (
+            "--max-mamba-cache-size 8",
+            Sizing {
+                states: number,
+                ..with()
+            },
+        ),
+        (
+            "--disable-radix-cache",
+            Sizing {
+                radix_cache: false,
+                ..with()
+            },
+        ),
+        ("--nnodes 2", nodes),
+        (
+            "--max-total-tokens 256",
+            Sizing {
+                max_total_tokens: Some(256),
+                ..with()
+            },
+        ),
+    ];
+    for (other, sizing) in cases {
+        let why = message(&sizing, &machine);
+        assert!(why.contains("--mamba-full-memory-ratio 0.5"), "{why}");
+        assert!(why.contains(other) && why.contains("Leave"), "{why}");
+    }
+}
+
 /// Memory for fewer states than requests is none at all.
 #[test]
 fn too_little_memory_for_the_states_of_all_requests_names_the_remedy() {
@@ -198,4 +250,27 @@ fn with_several_nodes_the_number_of_states_does_not_depend_on_the_memory() {
         assert_eq!(kv.states, 8);
     }
     assert_eq!(count(&super::sizing(), &[], 9).expect("no states"), 0);
+}
+
+/// A node does not know what others have room for, so it derives no smaller number by itself.
+#[test]
+fn a_node_without_room_for_the_states_of_several_nodes_names_the_remedy() {
+    let mut sizing = Sizing {
+        nnodes: 2,
+        max_total_tokens: Some(16),
+        ..of_hybrid(400)
+    };
+    sizing.engine.tp_size = 2;
+    let node = sizing.node(true);
+    let base = node.weights + node.activations + 16 * node.per_token;
+    let machine = available(base + 600 * node.per_state);
+    let why = message(&sizing, &machine);
+    assert!(why.contains("800 recurrent states"), "{why}");
+    let remedy = "Give --max-mamba-cache-size 600 or less, the same on every node";
+    assert!(why.contains(remedy), "{why}");
+    for states in [400, 600] {
+        sizing.states = with_number(states);
+        let kv = size(&sizing, &machine, &[]).expect("fits").value.0;
+        assert_eq!(kv.states, states);
+    }
 }

@@ -41,7 +41,7 @@ impl DpRank {
         let pauses = self.batch.next.draft_steps == 0;
         self.kv.match_prefix(&mut requests[index], pauses);
         let fits = self.fits(&requests[index]);
-        if !fits || !self.batch.open(requests, index) {
+        if !fits || !self.batch.open(requests, &mut self.kv, index) {
             self.kv.unmatch(&mut requests[index].kv);
             self.batch.next.full = true;
             return Verdict::Full;

@@ -14,13 +14,13 @@ impl Kv {
     /// out if they are few and the drafter is at work: computing them again gives the drafter
     /// the whole prefix. So is what lacks the pages that the next query sees in groups with windows,
     /// or a cached state at its end. Nothing is ever added to what another rule has left out.
+    /// States are taken once the slot is certain: [`enter_states`](Self::enter_states).
     pub fn match_prefix(&mut self, request: &mut RequestState, pauses: bool) {
         let units = request.cacheable() as usize;
         let held = &mut request.kv;
         held.clear();
-        let len = len_u32(&request.tokens);
         let Some(cache) = &mut self.cache else {
-            return self.states.enter(&mut held.states, &[], 0, len);
+            return;
         };
         let text = Text::new(&held.namespace, &request.tokens);
         held.node = cache.match_prefix(text, units, &mut held.pages);
@@ -53,8 +53,6 @@ impl Kv {
             held.node = cache.match_prefix(text, units, &mut held.pages);
         }
         self.windows.enter(&mut held.windows, &self.blocks);
-        self.states
-            .enter(&mut held.states, &self.blocks, found, len);
         cache.lock(held.node);
         held.blocks = matched as u32;
         held.protected_blocks = held.blocks;
@@ -64,13 +62,24 @@ impl Kv {
         held.marked_blocks = held.drafted.len / self.page_size;
     }
 
+    /// Gives a live state to a request that gets a slot and whose prefix is matched. That may evict
+    /// a cached state, so no request takes one that may have to wait.
+    pub fn enter_states(&mut self, request: &mut RequestState) {
+        let (held, len) = (&mut request.kv, len_u32(&request.tokens));
+        self.blocks.clear();
+        let pages = held.pages.iter().step_by(self.pools.groups());
+        self.blocks.extend(pages);
+        let found = (held.found.full / self.page_size) as usize;
+        self.states
+            .enter(&mut held.states, &self.blocks, found, len);
+    }
+
     /// Undoes [`match_prefix`](Self::match_prefix) for a request that stays in the queue.
     pub fn unmatch(&mut self, held: &mut RequestKv) {
         if let Some(cache) = &mut self.cache {
             cache.unlock(held.node);
         }
         self.windows.leave_all(&mut held.windows);
-        self.states.leave(&mut held.states);
         held.clear();
     }
 
@@ -106,7 +115,7 @@ impl Kv {
         let shared = shared as u32 / self.page_size * self.page_size;
         match self.states.is_empty() {
             true => shared,
-            false => other.kv.states.promises(shared),
+            false => self.states.promises(&other.kv.states, shared),
         }
     }
 }

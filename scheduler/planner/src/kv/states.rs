@@ -108,7 +108,7 @@ impl States {
         let live = self.pool.take_live();
         debug_assert!(live.is_some(), "there is a state for each slot");
         held.enter(live, restore, matched);
-        if self.caches {
+        if self.caches && self.pool.most_copies() > 0 {
             // Where another text went on, or the pages would serve no longer; and the last block
             // boundary of the text from which another request can go on.
             let branch = found as u32 * self.page_size;
@@ -122,14 +122,16 @@ impl States {
     /// Rows of prompts pass all positions up to their ends. In an output a copy is asked for at the
     /// next position of the grid once the row can reach it. No earlier row can have passed it then,
     /// and every row asks again until a result shows that it was passed. So it was written if the
-    /// state's known position is at it or behind it.
+    /// state's known position is at it or behind it. A copy that was refused asks again with the
+    /// credit that it had then: once refused, it has aged the cached states once.
     pub fn plan_keeps(&mut self, held: &mut HeldStates, row: RowSpan, list: &mut Vec<StateKeep>) {
         if self.is_empty() || !self.caches {
             return;
         }
         if !row.decodes {
             while let Some(position) = held.take_wanted(row.after) {
-                let state = self.pool.take_copy(held.gain(position));
+                let credit = self.pool.credit(held.gain(position));
+                let state = self.pool.take_copy(credit);
                 list.extend(state.map(|state| held.ask(position, state, false)));
             }
             return;
@@ -138,9 +140,18 @@ impl States {
         if let Some(asked) = held.asked_in_output() {
             list.push(asked);
         } else if next <= row.after && next < row.longest {
-            let state = self.pool.take_copy(held.gain(next));
+            let credit = self.pool.credit(held.gain(next));
+            let state = self.pool.take_copy(held.first_credit(next, credit));
             list.extend(state.map(|state| held.ask(next, state, true)));
         }
+    }
+
+    /// Returns the furthest position up to `to`, of a running request's prompt, at which a state
+    /// is to be cached: a copy is asked for or written, or is wanted and there is room for one. If
+    /// there is none, outputs have the copies, as a rule until they end.
+    pub fn promises(&self, held: &HeldStates, to: u32) -> u32 {
+        let room = self.pool.copies() < self.pool.most_copies();
+        held.promises(to, room)
     }
 
     /// Notes that the live state of a request is known to have come to `position`. A copy in the
@@ -234,3 +245,6 @@ impl States {
         held.live().is_some() == (runs && !self.is_empty()) && held.is_ordered(committed)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -137,6 +137,71 @@ fn states_are_evicted_alone_and_with_their_blocks() {
     assert_eq!(states(&engine.planner.load())[..2], [0, 0]);
 }
 
+/// A request that waits for pages takes no state, not even the one that it would go on from.
+#[test]
+fn a_request_that_waits_for_pages_evicts_no_state() {
+    let mut engine = engine(&PlannerConfig {
+        num_pages: 1 + 42,
+        context_length: 128,
+        ..hybrid(1)
+    });
+    let stem = prompt(1, 42);
+    serve(&mut engine, 1, &stem, 1);
+    // It takes most pages, and the state of its prompt saves more than the stem's.
+    submit(&mut engine, 2, request(prompt(2, 61), 60));
+    for _ in 0..6 {
+        assert!(engine.turn(Millis(0)).unwrap());
+    }
+    assert_eq!(states(&engine.planner.load()), [1, 2, 3]);
+    let turn = [stem, prompt(3, 9)].concat();
+    submit(&mut engine, 3, request(turn, 60));
+    for _ in 0..3 {
+        assert!(engine.turn(Millis(0)).unwrap());
+        let load = engine.planner.load();
+        assert_eq!(load.waiting_requests, 1, "there are no pages");
+        assert_eq!(states(&load), [1, 2, 3]);
+    }
+    run(&mut engine);
+    assert_eq!(finish(&engine, 3).usage.cached_tokens, 40);
+}
+
+/// Nobody waits for the prefix that another request computes if no copy of its state can be kept:
+/// because there are only the slots' own, or because outputs hold all others.
+#[test]
+fn nobody_waits_for_a_copy_that_cannot_be_kept() {
+    let mut engine = engine(&PlannerConfig {
+        max_running_requests: 3,
+        states: 3,
+        chunked_prefill_size: Some(34),
+        ..hybrid(0)
+    });
+    submit_twins(&mut engine, 1);
+    step(&mut engine, |plan| assert_eq!(plan.parts[0].opens.len(), 2));
+    run(&mut engine);
+
+    let mut engine = self::engine(&PlannerConfig {
+        max_running_requests: 3,
+        states: 4,
+        chunked_prefill_size: Some(35),
+        ..hybrid(0)
+    });
+    submit(&mut engine, 1, request(prompt(1, 10), 200));
+    for _ in 0..80 {
+        step(&mut engine, |_| {});
+    }
+    assert_eq!(states(&engine.planner.load()), [2, 1, 4]);
+    submit_twins(&mut engine, 2);
+    step(&mut engine, |plan| assert_eq!(plan.parts[0].opens.len(), 2));
+    run(&mut engine);
+}
+
+/// Submits two requests of the same prompt, which is longer than a chunk.
+fn submit_twins(engine: &mut SimEngine, id: u64) {
+    for id in [id, id + 1] {
+        submit(engine, id, request(prompt(9, 70), 3));
+    }
+}
+
 /// An abort with steps in flight frees all states of the request but that of its prompt, which is
 /// cached.
 #[test]

@@ -27,6 +27,8 @@ pub(crate) struct HeldStates {
     /// Positions of the prompt at which copies are wanted and not asked for yet, ascending; 0 =
     /// none.
     wanted: [u32; 2],
+    /// Position in the output of the last copy that was asked for or refused, and its credit.
+    tried: (u32, u64),
     /// At most one for each wanted position, and two in the output.
     copies: Vec<StateCopy>,
 }
@@ -80,18 +82,28 @@ impl HeldStates {
         self.wanted.iter_mut().find(due).map(std::mem::take)
     }
 
-    /// Returns the furthest position up to `to`, of the prompt, at which a copy is wanted, asked
-    /// for or written; 0 if there is none.
-    pub fn promises(&self, to: u32) -> u32 {
+    /// Returns the furthest position up to `to`, of the prompt, at which a copy is asked for or
+    /// written, or, if there is `room` for one, wanted; 0 if there is none.
+    pub(super) fn promises(&self, to: u32, room: bool) -> u32 {
         let of_prompt = self.copies.iter().filter(|copy| !copy.in_output);
         let copies = of_prompt.map(|copy| copy.position);
-        let all = self.wanted.iter().copied().chain(copies);
+        let wanted = self.wanted.iter().copied().filter(|_| room);
+        let all = wanted.chain(copies);
         all.filter(|at| *at <= to).max().unwrap_or(0)
     }
 
     /// Returns the tokens that a copy at `position` saves, behind the last one.
     pub(super) fn gain(&self, position: u32) -> u32 {
         position.saturating_sub(self.kept)
+    }
+
+    /// Returns the credit of a copy in the output: `credit`, or what it was when the copy was
+    /// refused.
+    pub(super) fn first_credit(&mut self, position: u32, credit: u64) -> u64 {
+        if self.tried.0 != position {
+            self.tried = (position, credit);
+        }
+        self.tried.1
     }
 
     /// Notes a copy that the next row may write, and returns it for the plan.

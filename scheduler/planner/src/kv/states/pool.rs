@@ -103,6 +103,16 @@ impl StatePool {
         self.live + self.copies
     }
 
+    /// Returns the number of copies, which requests hold.
+    pub fn copies(&self) -> u32 {
+        self.copies
+    }
+
+    /// Returns the most copies that requests may hold: the states that are not set aside for slots.
+    pub fn most_copies(&self) -> u32 {
+        self.capacity().saturating_sub(self.slots)
+    }
+
     /// Returns the number of cached states. All of them can be evicted.
     pub fn cached(&self) -> u32 {
         self.capacity() - self.held() - self.free.len() as u32
@@ -119,18 +129,22 @@ impl StatePool {
         self.take(Holder::Live)
     }
 
-    /// Takes a state for a copy that will save `gain` tokens. Returns `None` if it might be wanted
-    /// for a slot, or if the copy would be the first to be evicted.
-    pub fn take_copy(&mut self, gain: u32) -> Option<u32> {
-        let most = self.capacity().saturating_sub(self.slots);
-        if self.copies >= most {
+    /// Returns the credit of a state that will save `gain` tokens, as of now.
+    pub fn credit(&self, gain: u32) -> u64 {
+        self.level + u64::from(gain)
+    }
+
+    /// Takes a state for a copy. Returns `None` if it might be wanted for a slot, or if the copy
+    /// would be the first to be evicted.
+    pub fn take_copy(&mut self, credit: u64) -> Option<u32> {
+        if self.copies >= self.most_copies() {
             return None;
         }
-        let credit = self.level + u64::from(gain);
         let least = self.least().filter(|_| self.free.is_empty());
         if least.is_some_and(|least| self.cached[least as usize].credit > credit) {
-            // As if it had been cached and evicted, so that the others age.
-            self.level = credit;
+            // As if it had been cached and evicted, so that the others age. Once: if it is tried
+            // again, its credit is not above the level any more.
+            self.level = self.level.max(credit);
             return None;
         }
         self.take(Holder::Copy)

@@ -4,7 +4,7 @@ use super::*;
 
 /// Takes a copy that would save more than all others.
 fn take(pool: &mut StatePool) -> Option<u32> {
-    pool.take_copy(1 << 20)
+    pool.take_copy(pool.credit(1 << 20))
 }
 
 /// Caches a copy at the end of `blocks`, which are 16 tokens each.
@@ -110,10 +110,10 @@ fn a_copy_takes_the_place_of_none_that_saves_more() {
     let long = cache(&mut pool, &[1, 2, 3, 4]); // 64
     let live = pool.take_live().unwrap();
     for _ in 0..3 {
-        assert_eq!(pool.take_copy(16), None);
+        assert_eq!(pool.take_copy(pool.credit(16)), None);
     }
     assert_eq!(pool.of_block(4), Some(long));
-    let copy = pool.take_copy(16);
+    let copy = pool.take_copy(pool.credit(16));
     assert_eq!((copy, pool.of_block(4)), (Some(long), None));
     pool.release(long);
     pool.release(live);
