@@ -1,8 +1,8 @@
 //! The device that computes the model.
 
 use lockstep_types::{
-    ConfigError, DeviceConfig, DeviceKind, DeviceRoom, EngineShape, Footprint, MatrixRole,
-    WeightFormat,
+    ConfigError, DeviceConfig, DeviceKind, DeviceRoom, EngineShape, Footprint, KvCacheDtype,
+    MatrixRole, WeightFormat,
 };
 
 use super::format;
