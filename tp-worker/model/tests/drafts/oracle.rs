@@ -3,7 +3,7 @@
 use lockstep_backend::Backend;
 use lockstep_collective::Single;
 use lockstep_model::HiddenSource;
-use lockstep_types::{DraftKind, Dtype, KvCacheDtype};
+use lockstep_types::{DraftKind, Dtype, Eagle3Norms, KvCacheDtype};
 
 use crate::{
     head::{Rig, Setup},
@@ -149,6 +149,7 @@ fn eagle3_heads_may_share_the_output_head() {
     checkpoint.draft.kind = DraftKind::Eagle3 {
         draft_vocab_size: vocab,
         capture_layers: vec![0, 1, 2],
+        norms: Eagle3Norms::default(),
     };
     compare(&checkpoint);
     let (_folder, draft) = checkpoint.write();

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Collective;
 use lockstep_types::{
-    Activation, DraftKind, DraftModel, Dtype, GatedMlpNames, GatedMlpSpec, LayerSpec, Mlp,
+    Activation, DraftKind, DraftModel, Dtype, Eagle3Norms, GatedMlpNames, GatedMlpSpec, LayerSpec, Mlp,
     ModelConfig,
 };
 use safetensors::{Dtype as FileDtype, serialize, tensor::TensorView};
@@ -85,6 +85,7 @@ impl Checkpoint {
         let mut own = Self::new(DraftKind::Eagle3 {
             draft_vocab_size: DRAFT_VOCAB,
             capture_layers: vec![0, 1, 2],
+            norms: Eagle3Norms::default(),
         });
         let hidden = own.draft.model.hidden_size;
         own.random("fc.weight", &[hidden, 3 * hidden]);

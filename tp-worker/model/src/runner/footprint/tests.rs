@@ -5,7 +5,7 @@ use lockstep_backend::{
 };
 use lockstep_types::{
     Activation, Architecture, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig,
-    DflashSpec, DraftKind, DraftKv, DraftModel, Dtype, EngineShape, ExpertGate, ExpertTensors,
+    DflashSpec, DraftKind, DraftKv, DraftModel, Dtype, Eagle3Norms, EngineShape, ExpertGate, ExpertTensors,
     ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat,
     Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms, QkNorm, Quantization, RankMemory,
     Routing, SpeculationConfig, StepLimits, TensorNames, Verification,
@@ -124,6 +124,7 @@ fn eagle3() -> DraftKind {
     DraftKind::Eagle3 {
         draft_vocab_size: 50,
         capture_layers: vec![1, 2, 4],
+        norms: Eagle3Norms::default(),
     }
 }
 
