@@ -4,7 +4,7 @@ use std::path::Path;
 
 use lockstep_types::{ConfigError, DraftKind, DraftModel, LoadFormat, ModelConfig};
 
-use crate::{Described, raw::Raw};
+use crate::Described;
 
 mod capture;
 mod dflash;

@@ -2,9 +2,9 @@
 
 use lockstep_types::{ConfigError, Eagle3Norms, ModelConfigError};
 
+use super::OPTION;
 use super::capture::EAGLE_CONFIG;
 use super::folder::{Folder, damaged};
-use super::OPTION;
 use crate::raw::Raw;
 
 const BEFORE_PROJECTION: &str = "norm_before_fc";

@@ -148,7 +148,15 @@ fn columns_are_placed() {
             let back = ELEMENTS[noise.below(2)];
             let mut taken = gpu.poisoned(back, rows * width);
             operations
-                .take_columns(&gpu.stream, &out, out_width, first, count, &mut taken, width)
+                .take_columns(
+                    &gpu.stream,
+                    &out,
+                    out_width,
+                    first,
+                    count,
+                    &mut taken,
+                    width,
+                )
                 .expect("a launch");
             assert_eq!(gpu.read(&taken), rounded(back, &x));
         }

@@ -77,13 +77,18 @@ fn eagle3_heads_agree() {
     checkpoint.random("embed_tokens.weight", &[vocab, hidden]);
     let own = compare(&checkpoint);
     assert!(own != shared);
+    assert!(compare(&Checkpoint::eagle3_normed()) != shared);
 }
 
 /// For a text, the layer behind its attention runs over roots alone. The roots equal those of
 /// a pass over every token.
 #[test]
 fn what_nobody_reads_is_not_computed() {
-    for checkpoint in [Checkpoint::eagle(), Checkpoint::eagle3()] {
+    for checkpoint in [
+        Checkpoint::eagle(),
+        Checkpoint::eagle3(),
+        Checkpoint::eagle3_normed(),
+    ] {
         let in_chunks = |chunk| {
             let backend = cpu(Dtype::Float32, Box::new(Single::new()));
             drafted_in(Setup { chunk, ..SETUP }, backend, &checkpoint)
@@ -114,7 +119,7 @@ fn what_nobody_reads_is_not_computed() {
 /// A device may replay a head's pass, so the pass leaves nothing behind on the host.
 #[test]
 fn a_pass_can_run_again() {
-    for checkpoint in [Checkpoint::eagle(), Checkpoint::eagle3()] {
+    for checkpoint in [Checkpoint::eagle(), Checkpoint::eagle3_normed()] {
         let [once, mut again] = [(); 2].map(|()| Naive::new(Box::new(Single::new())));
         again.replays = 1;
         assert!(drafted(again, &checkpoint) == drafted(once, &checkpoint));

@@ -54,7 +54,11 @@ fn norms_stand_in_vllms_keys() {
                 ..none
             },
         ),
-        (json!({"norm_before_fc": true}), &[JOINED], before_projection),
+        (
+            json!({"norm_before_fc": true}),
+            &[JOINED],
+            before_projection,
+        ),
         (
             json!({"eagle_config": {"norm_before_fc": true}}),
             &[JOINED],
@@ -85,7 +89,11 @@ fn norms_that_are_not_served_or_contradict_the_tensors_are_named() {
             ["`norm_before_fc`", JOINED],
         ),
         (json!({}), &[JOINED], ["`norm_before_fc`", JOINED]),
-        (json!({"fc_norm": true}), &[JOINED, FIRST], ["`norm_before_fc`", JOINED]),
+        (
+            json!({"fc_norm": true}),
+            &[JOINED, FIRST],
+            ["`norm_before_fc`", JOINED],
+        ),
         (json!({"fc_norm": true}), &[], ["`fc_norm`", FIRST]),
         (json!({}), &[FIRST], ["`fc_norm`", FIRST]),
         (
@@ -103,7 +111,11 @@ fn norms_that_are_not_served_or_contradict_the_tensors_are_named() {
             &[],
             ["eagle_config.norm_before_residual", "top level"],
         ),
-        (json!({"norm_output": 1}), &[], ["norm_output", "true or false"]),
+        (
+            json!({"norm_output": 1}),
+            &[],
+            ["norm_output", "true or false"],
+        ),
         (
             json!({"use_mtp_layernorm": true}),
             &[],
@@ -117,7 +129,10 @@ fn norms_that_are_not_served_or_contradict_the_tensors_are_named() {
     ] {
         let error = norms(&changes, tensors).expect_err("refused");
         for name in names.iter().chain(&["--speculative-draft-model-path"]) {
-            assert!(error.contains(name), "{changes}: {name:?} is not in: {error}");
+            assert!(
+                error.contains(name),
+                "{changes}: {name:?} is not in: {error}"
+            );
         }
     }
 }
