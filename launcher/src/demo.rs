@@ -104,7 +104,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use lockstep_config::args::SpeculationArgs;
-    use lockstep_types::{Algorithms, DraftKind};
+    use lockstep_types::{Algorithms, DraftKind, Eagle3Norms};
 
     use crate::settings::tests::algorithms;
 
@@ -130,6 +130,7 @@ mod tests {
         let expected = DraftKind::Eagle3 {
             draft_vocab_size: 1024,
             capture_layers: vec![2, 3, 4],
+            norms: Eagle3Norms::default(),
         };
         assert_eq!(head.kind, expected);
     }

@@ -55,8 +55,8 @@ pub use names::TensorNames;
 pub use reserve::ReserveConfig;
 pub use speculation::{
     Algorithm, Algorithms, Capabilities, DflashSpec, DraftKind, DraftKv, DraftModel, DraftShape,
-    NextnNames, NumberOption, OptionSpec, OptionValue, OptionValues, SpeculationConfig,
-    SwitchOption, Verification,
+    Eagle3Norms, NextnNames, NumberOption, OptionSpec, OptionValue, OptionValues,
+    SpeculationConfig, SwitchOption, Verification,
 };
 pub use step_limits::StepLimits;
 pub use traces::{TraceConfig, TraceContext};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ConfigError, ModelConfig, ReserveConfig};
 
-pub use draft::{DflashSpec, DraftKind, DraftKv, DraftModel, NextnNames};
+pub use draft::{DflashSpec, DraftKind, DraftKv, DraftModel, Eagle3Norms, NextnNames};
 pub use options::{NumberOption, OptionSpec, OptionValue, OptionValues, SwitchOption};
 
 mod draft;

@@ -2,16 +2,15 @@
 
 use std::path::Path;
 
-use lockstep_types::{
-    ConfigError, DraftKind, DraftModel, LoadFormat, ModelConfig, ModelConfigError,
-};
+use lockstep_types::{ConfigError, DraftKind, DraftModel, LoadFormat, ModelConfig};
 
-use crate::{Described, raw::Raw};
+use crate::Described;
 
 mod capture;
 mod dflash;
 mod folder;
 mod nextn;
+mod norms;
 mod tokens;
 
 use folder::{Folder, Found};
@@ -95,7 +94,7 @@ pub fn eagle3(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigErr
     folder.must_hold(Found::Eagle3)?;
     let model = head(&folder, target)?;
     let damaged = |error| folder::damaged(path, error);
-    other_norms(&folder.config).map_err(damaged)?;
+    let norms = norms::read(&folder)?;
     if target.stream_divisor(target.layers.len()) != 1.0 {
         return Err(ConfigError::file(
             OPTION,
@@ -122,37 +121,12 @@ pub fn eagle3(path: &Path, target: &ModelConfig) -> Result<DraftModel, ConfigErr
         kind: DraftKind::Eagle3 {
             draft_vocab_size,
             capture_layers,
+            norms,
         },
         own_embedding: folder.has(EMBEDDING),
         // The target's head can stand in only for the whole vocabulary.
         own_head: folder.has("lm_head.weight") || draft_vocab_size < target.vocab_size,
     })
-}
-
-/// Refuses heads with other arrangements of the norms, which their keys tell. They stand on the top
-/// level, or in `eagle_config`.
-fn other_norms(config: &Raw) -> Result<(), ModelConfigError> {
-    /// Keys, and the values that EAGLE-3's own arrangement has.
-    const KEYS: [(&str, bool); 7] = [
-        ("norm_before_residual", false),
-        ("norm_before_fc", false),
-        ("fc_norm", false),
-        ("norm_output", false),
-        ("use_mtp_layernorm", false),
-        ("use_input_layernorm_in_first_layer", true),
-        ("use_last_layernorm", true),
-    ];
-    let inner = config.object(capture::EAGLE_CONFIG)?;
-    for place in [Some(config), inner.as_ref()].into_iter().flatten() {
-        for (key, own) in KEYS {
-            if place.flag(key, own)? != own {
-                let remedy = "heads with other norms than EAGLE-3's own are not served; give one \
-                              that was trained without them";
-                return Err(place.unsupported(key, remedy));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Reads a DFlash model in z-lab's layout.

@@ -321,6 +321,9 @@ impl Ops for CpuBackend {
     fn place_columns(&mut self, x: &CpuTensor, out: &mut CpuTensor, first: usize) {
         rows::place(&mut self.pool, x, out, first);
     }
+    fn take_columns(&mut self, x: &CpuTensor, first: usize, out: &mut CpuTensor) {
+        rows::take(&mut self.pool, x, first, out);
+    }
     fn as_operand<'a>(&mut self, x: &'a CpuTensor, _: &'a mut CpuTensor) -> &'a CpuTensor {
         x
     }

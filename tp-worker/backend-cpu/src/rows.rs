@@ -71,3 +71,17 @@ pub(crate) fn place(pool: &mut Pool, x: &CpuTensor, out: &mut CpuTensor, first: 
         }
     });
 }
+
+/// See [`lockstep_backend::Ops::take_columns`].
+pub(crate) fn take(pool: &mut Pool, x: &CpuTensor, first: usize, out: &mut CpuTensor) {
+    let (width, total) = (out.width(), x.width());
+    out.expect(x.rows(), width, "the tensor of columns");
+    assert!(first + width <= total, "columns lie within the tensor");
+    let x = x.values();
+    for_rows(pool, out.values_mut(), width, |rows, part| {
+        let x = &x[rows.start * total..rows.end * total];
+        for (x, out) in x.chunks_exact(total).zip(part.chunks_exact_mut(width)) {
+            out.copy_from_slice(&x[first..first + width]);
+        }
+    });
+}

@@ -23,7 +23,7 @@
 /// | `all_reduce` | sums | sums |
 /// | `all_gather_rows` | operands | operands |
 /// | `gather_to_host` | logits | |
-/// | `gather_rows`, `copy_rows`, `place_columns` | sums or operands | either, converted |
+/// | `gather_rows`, `copy_rows`, `place_columns`, `take_columns` | sums or operands | either, converted |
 /// | `as_operand` | sums | operands |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {

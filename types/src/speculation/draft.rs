@@ -32,6 +32,8 @@ pub enum DraftKind {
         draft_vocab_size: usize,
         /// The target's layers whose input is captured, ascending.
         capture_layers: Vec<usize>,
+        /// Norms beyond those that all heads have.
+        norms: Eagle3Norms,
     },
     /// The target's own draft layer, in the target's folder: the hidden state behind the target's
     /// final norm and the next token's embedding, each normed, through a projection into one
@@ -43,6 +45,23 @@ pub enum DraftKind {
     /// A DFlash model, which fills a block of masks in one pass (Chen et al.,
     /// arXiv:2602.06036).
     Dflash(DflashSpec),
+}
+
+/// Norms that some EAGLE-3 heads have, in the names and with the meaning of vLLM. SafeAILab's
+/// heads have none of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Eagle3Norms {
+    /// True if one norm runs over the hidden states side by side, before they are projected
+    /// (`norm_before_fc`).
+    pub before_projection: bool,
+    /// True if each hidden state has a norm of its own before the projection, behind
+    /// [`Self::before_projection`] (`fc_norm`).
+    pub of_layers: bool,
+    /// True if the residual stream begins with the normed hidden state
+    /// (`norm_before_residual`).
+    pub before_residual: bool,
+    /// True if the next draft goes on from the output behind the final norm (`norm_output`).
+    pub of_output: bool,
 }
 
 /// Names of a draft layer's tensors in its target's files, without `.weight`.

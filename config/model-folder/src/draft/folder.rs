@@ -94,6 +94,11 @@ impl Folder {
         tensors.is_some_and(|tensors| tensors.contains(name))
     }
 
+    /// Returns true if the names of the tensors are known.
+    pub(super) fn lists_tensors(&self) -> bool {
+        self.tensors.is_some()
+    }
+
     /// The kind that the tensors belong to. Names of architectures don't tell heads: public
     /// ones call themselves `LlamaForCausalLM` too. DFlash's models have keys of their own.
     fn found(&self, tensors: &BTreeSet<String>) -> Found {

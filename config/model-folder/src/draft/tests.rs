@@ -1,9 +1,10 @@
 mod dflash;
 mod nextn;
+mod norms;
 
 use std::path::Path;
 
-use lockstep_types::{ConfigError, DraftKind, DraftModel, ModelConfig};
+use lockstep_types::{ConfigError, DraftKind, DraftModel, Eagle3Norms, ModelConfig};
 use serde_json::{Value, json};
 
 use crate::testing::{Head, folder, head, llama, tensor_names, with};
@@ -21,7 +22,9 @@ fn eagle3(layers: usize, changes: &Value) -> Result<Vec<usize>, String> {
         DraftKind::Eagle3 {
             draft_vocab_size,
             capture_layers,
+            norms,
         } => {
+            assert_eq!(norms, Eagle3Norms::default());
             let wanted = changes.get("draft_vocab_size").map_or(50, |_| 100);
             assert_eq!(draft_vocab_size, wanted);
             Ok(capture_layers)
@@ -94,23 +97,6 @@ fn heads_that_do_not_fit_say_so() {
             7,
             json!({"draft_vocab_size": 101}),
             ["draft_vocab_size", "100"],
-        ),
-        (
-            7,
-            json!({"norm_before_residual": true}),
-            ["norm_before_residual", "norms"],
-        ),
-        (
-            7,
-            json!({"norm_before_fc": true}),
-            ["norm_before_fc", "norms"],
-        ),
-        (7, json!({"norm_output": true}), ["norm_output", "norms"]),
-        (7, json!({"fc_norm": true}), ["fc_norm", "norms"]),
-        (
-            7,
-            json!({"eagle_config": {"norm_before_fc": true}}),
-            ["eagle_config.norm_before_fc", "norms"],
         ),
         (
             7,

@@ -57,6 +57,9 @@ proptest! {
         let x = tensor(&mut backend, &columns, width);
         let mut out = tensor(&mut backend, &all, total);
         backend.place_columns(&x, &mut out, before);
+        let mut taken = tensor(&mut backend, &vec![0.0; n * width], width);
+        backend.take_columns(&out, before, &mut taken);
+        prop_assert_eq!(bits(taken.values()), bits(&columns));
         let mut expected = all;
         for (row, own) in expected.chunks_mut(total).zip(columns.chunks(width)) {
             row[before..before + width].copy_from_slice(own);

@@ -232,6 +232,16 @@ impl Ops for CudaBackend {
             .place_columns(stream, x, width, rows, out, out_width, first);
         self.keep(done);
     }
+    fn take_columns(&mut self, x: &CudaTensor, first: usize, out: &mut CudaTensor) {
+        let (rows, x_width, width) = (x.rows(), x.width(), out.width());
+        out.expect(rows, width, "the tensor of columns");
+        let (x, rows, out) = (&x.floats, self.chains.rows(rows), &mut out.floats);
+        let stream = &self.stream;
+        let done = self
+            .operations
+            .take_columns(stream, x, x_width, first, rows, out, width);
+        self.keep(done);
+    }
     fn copy_cells(&mut self, cache: &mut PagedCache, moves: &[(u32, u32)]) {
         let done = self.move_cells(cache, moves);
         self.keep(done);

@@ -145,6 +145,20 @@ fn columns_are_placed() {
                 let others = found[..first].iter().chain(&found[first + width..]);
                 assert!(others.copied().all(f32::is_nan));
             }
+            let back = ELEMENTS[noise.below(2)];
+            let mut taken = gpu.poisoned(back, rows * width);
+            operations
+                .take_columns(
+                    &gpu.stream,
+                    &out,
+                    out_width,
+                    first,
+                    count,
+                    &mut taken,
+                    width,
+                )
+                .expect("a launch");
+            assert_eq!(gpu.read(&taken), rounded(back, &x));
         }
     });
 }

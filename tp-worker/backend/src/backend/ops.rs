@@ -279,6 +279,8 @@ pub trait Ops: Memory {
     fn copy_rows(&mut self, x: &Self::Tensor, from: &[u32], out: &mut Self::Tensor, to: &[u32]);
     /// `out[i, first..first + width] = x[i]`, of as many rows. Other columns stay.
     fn place_columns(&mut self, x: &Self::Tensor, out: &mut Self::Tensor, first: usize);
+    /// `out[i] = x[i, first..first + width]`, of as many rows, where `width` is `out`'s.
+    fn take_columns(&mut self, x: &Self::Tensor, first: usize, out: &mut Self::Tensor);
     /// Returns `x`, which holds sums, as products read it: `x` itself if the device keeps both
     /// alike, otherwise a copy in `space`, which holds operands and has `x`'s shape.
     fn as_operand<'a>(

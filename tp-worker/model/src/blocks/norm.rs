@@ -32,13 +32,21 @@ impl Norm<Listed> {
         norm
     }
 
+    /// Lists an RMS norm over `width` columns that are no residual stream.
+    pub fn of_columns(name: &str, width: usize, eps: f32) -> Self {
+        Self::of_kind(NormKind::Rms, name, width, eps)
+    }
+
     fn listed(model: &ModelConfig, name: &str, eps: f32) -> Self {
-        let (kind, hidden) = (model.norm, model.hidden_size);
-        let whole = vec![0..hidden; 1];
+        Self::of_kind(model.norm, name, model.hidden_size, eps)
+    }
+
+    fn of_kind(kind: NormKind, name: &str, width: usize, eps: f32) -> Self {
+        let whole = vec![0..width; 1];
         let bias =
-            (kind == NormKind::Layer).then(|| VectorPart::whole(format!("{name}.bias"), hidden));
+            (kind == NormKind::Layer).then(|| VectorPart::whole(format!("{name}.bias"), width));
         Self {
-            weight: VectorPart::norm(name, kind, hidden, whole),
+            weight: VectorPart::norm(name, kind, width, whole),
             bias,
             eps,
         }

@@ -1,7 +1,7 @@
 //! Draft heads in the names of the public checkpoints, EAGLE's and models' own draft layers: one
 //! layer, and the tensors that join it to its target.
 
-use lockstep_types::{DraftKind, DraftModel, ModelConfig};
+use lockstep_types::{DraftKind, DraftModel, Eagle3Norms, ModelConfig};
 
 use crate::{
     CaptureSpec, Shard, Topology,
@@ -34,10 +34,15 @@ pub(crate) enum Wiring<F: Form> {
     /// `fc` joins the target's hidden states to the residual stream. The attention reads
     /// embedding and residual stream side by side.
     Eagle3 {
+        feature_norms: FeatureNorms<F>,
         embedding_norm: Norm<F>,
         hidden_norm: Norm<F>,
+        /// True if the residual stream begins with the normed hidden state.
+        normed_residual: bool,
         /// Norm before the output head.
         norm: Norm<F>,
+        /// True if the next draft goes on from the output of `norm`.
+        normed_output: bool,
     },
     /// `fc` joins the normed embedding and the normed hidden state to the layer's residual stream.
     Nextn {
@@ -45,9 +50,32 @@ pub(crate) enum Wiring<F: Form> {
         hidden_norm: Norm<F>,
         /// Norm before the mixer.
         input_norm: Norm<F>,
-        /// Norm before the output head. The next draft goes on from its output too.
+        /// Norm before the output head, and before the next draft.
         norm: Norm<F>,
     },
+}
+
+/// Norms of the target's hidden states before EAGLE-3's `fc`, in the order in which they run.
+pub(crate) struct FeatureNorms<F: Form> {
+    /// Norm of all of them side by side.
+    pub joined: Option<Norm<F>>,
+    /// Norm of each; none if they have none.
+    pub each: Vec<Norm<F>>,
+}
+
+impl<F: Form> Wiring<F> {
+    /// Returns the norm of outputs before the next draft goes on from them, if there is one.
+    pub fn output_norm(&self) -> Option<&Norm<F>> {
+        match self {
+            Self::Eagle { .. } => None,
+            Self::Eagle3 {
+                norm,
+                normed_output,
+                ..
+            } => normed_output.then_some(norm),
+            Self::Nextn { norm, .. } => Some(norm),
+        }
+    }
 }
 
 /// Optional tensors that a head's checkpoint has.
@@ -89,6 +117,16 @@ pub(crate) fn vocab(draft: &DraftModel, target: &ModelConfig) -> usize {
     }
 }
 
+/// Returns the norms of a head beyond those that all EAGLE-3 heads have.
+pub(crate) fn norms(draft: &DraftModel) -> Eagle3Norms {
+    match draft.kind {
+        DraftKind::Eagle3 { norms, .. } => norms,
+        DraftKind::Model | DraftKind::Eagle | DraftKind::Nextn(_) | DraftKind::Dflash(_) => {
+            Eagle3Norms::default()
+        }
+    }
+}
+
 impl Eagle<Listed> {
     /// Lists the tensors of `draft`, a head for `target`. `present` says which optional ones
     /// are there.
@@ -127,12 +165,16 @@ impl Eagle<Listed> {
                 let fc = projection(&names.projection, 2 * hidden);
                 (fc, layer(&names.layer, hidden), wiring)
             }
-            DraftKind::Eagle3 { .. } => {
-                let features = CaptureSpec::of_draft(draft).width(target.hidden_size);
+            DraftKind::Eagle3 { norms, .. } => {
+                let capture = CaptureSpec::of_draft(draft);
+                let features = capture.width(target.hidden_size);
                 let wiring = Wiring::Eagle3 {
+                    feature_norms: FeatureNorms::listed(model, norms, &capture, target),
                     embedding_norm: norm("midlayer.input_layernorm"),
                     hidden_norm: norm("midlayer.hidden_norm"),
+                    normed_residual: norms.before_residual,
                     norm: norm("norm"),
+                    normed_output: norms.of_output,
                 };
                 (fc(features), layer("midlayer", 2 * hidden), wiring)
             }
@@ -146,6 +188,39 @@ impl Eagle<Listed> {
             layer,
             wiring,
         }
+    }
+}
+
+impl FeatureNorms<Listed> {
+    fn listed(
+        model: &ModelConfig,
+        norms: Eagle3Norms,
+        capture: &CaptureSpec,
+        target: &ModelConfig,
+    ) -> Self {
+        let norm = |name: &str, width| Norm::of_columns(name, width, model.rms_norm_eps);
+        let joined = || norm("input_norm", capture.width(target.hidden_size));
+        let each = |number| norm(&format!("fc_norm.{number}"), target.hidden_size);
+        let count = if norms.of_layers {
+            capture.layers.len()
+        } else {
+            0
+        };
+        Self {
+            joined: norms.before_projection.then(joined),
+            each: (0..count).map(each).collect(),
+        }
+    }
+}
+
+impl<F: Form> Tensors<F> for FeatureNorms<F> {
+    type In<T: Form> = FeatureNorms<T>;
+
+    fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<FeatureNorms<C::To>, C::Error> {
+        Ok(FeatureNorms {
+            joined: self.joined.convert(to)?,
+            each: self.each.convert(to)?,
+        })
     }
 }
 
@@ -172,13 +247,19 @@ impl<F: Form> Tensors<F> for Wiring<F> {
                 input_norm: input_norm.convert(to)?,
             },
             Self::Eagle3 {
+                feature_norms,
                 embedding_norm,
                 hidden_norm,
+                normed_residual,
                 norm,
+                normed_output,
             } => Wiring::Eagle3 {
+                feature_norms: feature_norms.convert(to)?,
                 embedding_norm: embedding_norm.convert(to)?,
                 hidden_norm: hidden_norm.convert(to)?,
+                normed_residual: *normed_residual,
                 norm: norm.convert(to)?,
+                normed_output: *normed_output,
             },
             Self::Nextn {
                 embedding_norm,

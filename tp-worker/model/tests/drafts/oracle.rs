@@ -3,7 +3,7 @@
 use lockstep_backend::Backend;
 use lockstep_collective::Single;
 use lockstep_model::HiddenSource;
-use lockstep_types::{DraftKind, Dtype, KvCacheDtype};
+use lockstep_types::{DraftKind, Dtype, Eagle3Norms, KvCacheDtype};
 
 use crate::{
     head::{Rig, Setup},
@@ -77,13 +77,18 @@ fn eagle3_heads_agree() {
     checkpoint.random("embed_tokens.weight", &[vocab, hidden]);
     let own = compare(&checkpoint);
     assert!(own != shared);
+    assert!(compare(&Checkpoint::eagle3_normed()) != shared);
 }
 
 /// For a text, the layer behind its attention runs over roots alone. The roots equal those of
 /// a pass over every token.
 #[test]
 fn what_nobody_reads_is_not_computed() {
-    for checkpoint in [Checkpoint::eagle(), Checkpoint::eagle3()] {
+    for checkpoint in [
+        Checkpoint::eagle(),
+        Checkpoint::eagle3(),
+        Checkpoint::eagle3_normed(),
+    ] {
         let in_chunks = |chunk| {
             let backend = cpu(Dtype::Float32, Box::new(Single::new()));
             drafted_in(Setup { chunk, ..SETUP }, backend, &checkpoint)
@@ -114,7 +119,7 @@ fn what_nobody_reads_is_not_computed() {
 /// A device may replay a head's pass, so the pass leaves nothing behind on the host.
 #[test]
 fn a_pass_can_run_again() {
-    for checkpoint in [Checkpoint::eagle(), Checkpoint::eagle3()] {
+    for checkpoint in [Checkpoint::eagle(), Checkpoint::eagle3_normed()] {
         let [once, mut again] = [(); 2].map(|()| Naive::new(Box::new(Single::new())));
         again.replays = 1;
         assert!(drafted(again, &checkpoint) == drafted(once, &checkpoint));
@@ -149,6 +154,7 @@ fn eagle3_heads_may_share_the_output_head() {
     checkpoint.draft.kind = DraftKind::Eagle3 {
         draft_vocab_size: vocab,
         capture_layers: vec![0, 1, 2],
+        norms: Eagle3Norms::default(),
     };
     compare(&checkpoint);
     let (_folder, draft) = checkpoint.write();

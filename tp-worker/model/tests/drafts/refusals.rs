@@ -41,7 +41,7 @@ fn refused(checkpoint: &Checkpoint) -> ModelError {
 
 #[test]
 fn missing_and_misshapen_tensors_are_named() {
-    for make in [Checkpoint::eagle, Checkpoint::eagle3] {
+    for make in [Checkpoint::eagle, Checkpoint::eagle3_normed] {
         let optional = ["fc.bias"];
         let names: Vec<String> = make().tensors.keys().cloned().collect();
         for name in names {

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, path::Path};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Collective;
 use lockstep_types::{
-    Activation, DraftKind, DraftModel, Dtype, GatedMlpNames, GatedMlpSpec, LayerSpec, Mlp,
-    ModelConfig,
+    Activation, DraftKind, DraftModel, Dtype, Eagle3Norms, GatedMlpNames, GatedMlpSpec, LayerSpec,
+    Mlp, ModelConfig,
 };
 use safetensors::{Dtype as FileDtype, serialize, tensor::TensorView};
 use tempfile::TempDir;
@@ -85,6 +85,7 @@ impl Checkpoint {
         let mut own = Self::new(DraftKind::Eagle3 {
             draft_vocab_size: DRAFT_VOCAB,
             capture_layers: vec![0, 1, 2],
+            norms: Eagle3Norms::default(),
         });
         let hidden = own.draft.model.hidden_size;
         own.random("fc.weight", &[hidden, 3 * hidden]);
@@ -96,6 +97,25 @@ impl Checkpoint {
         // Draft token d is the target's 3 d.
         let offsets: Vec<i64> = (0..DRAFT_VOCAB as i64).map(|d| 2 * d).collect();
         own.integers("d2t", &offsets);
+        own
+    }
+
+    /// An EAGLE-3 head with all norms that some have.
+    pub fn eagle3_normed() -> Self {
+        let mut own = Self::eagle3();
+        if let DraftKind::Eagle3 { norms, .. } = &mut own.draft.kind {
+            *norms = Eagle3Norms {
+                before_projection: true,
+                of_layers: true,
+                before_residual: true,
+                of_output: true,
+            };
+        }
+        let hidden = own.draft.model.hidden_size;
+        own.random("input_norm.weight", &[3 * hidden]);
+        for number in 0..3 {
+            own.random(&format!("fc_norm.{number}.weight"), &[hidden]);
+        }
         own
     }
 

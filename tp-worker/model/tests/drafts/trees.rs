@@ -36,7 +36,7 @@ impl Drafts {
     }
 
     fn eagle3() -> Self {
-        Self::of(Checkpoint::eagle3())
+        Self::of(Checkpoint::eagle3_normed())
     }
 
     fn nextn() -> Self {

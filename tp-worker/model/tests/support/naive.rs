@@ -475,6 +475,15 @@ impl Ops for Naive {
             out.row_mut(row)[first..first + x.width].copy_from_slice(x.row(row));
         }
     }
+    fn take_columns(&mut self, x: &Tensor, first: usize, out: &mut Tensor) {
+        assert_eq!(x.rows, out.rows);
+        x.holds(COPIED);
+        out.holds(COPIED);
+        for row in 0..x.rows {
+            let columns = first..first + out.width;
+            out.row_mut(row).copy_from_slice(&x.row(row)[columns]);
+        }
+    }
     fn as_operand<'a>(&mut self, x: &'a Tensor, space: &'a mut Tensor) -> &'a Tensor {
         assert_eq!((x.rows, x.width), (space.rows, space.width));
         x.holds(SUM);

@@ -280,6 +280,10 @@ impl Ops for Counting {
         self.count("place_columns")
             .place_columns(x.of(COPIED), out.of_mut(COPIED), first);
     }
+    fn take_columns(&mut self, x: &Tensor, first: usize, out: &mut Tensor) {
+        self.count("take_columns")
+            .take_columns(x.of(COPIED), first, out.of_mut(COPIED));
+    }
     fn as_operand<'a>(&mut self, x: &'a Tensor, space: &'a mut Tensor) -> &'a Tensor {
         self.device.place_columns(x.sums(), space.operands_mut(), 0);
         space

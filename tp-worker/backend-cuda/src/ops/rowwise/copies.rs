@@ -43,9 +43,7 @@ impl RowwiseOps {
         let layout = Layout {
             from,
             to: IndicesParameter::ALL,
-            width,
-            out_width: width,
-            first: 0,
+            ..Layout::whole(width)
         };
         // SAFETY: there are as many indices as rows.
         unsafe { self.copy(stream, x, &layout, rows, out) }
@@ -72,9 +70,7 @@ impl RowwiseOps {
         let layout = Layout {
             from: from.parameter(),
             to: to.parameter(),
-            width,
-            out_width: width,
-            first: 0,
+            ..Layout::whole(width)
         };
         // SAFETY: there are as many indices as rows.
         unsafe { self.copy(stream, x, &layout, rows, out) }
@@ -98,11 +94,35 @@ impl RowwiseOps {
     ) -> Result<(), CudaError> {
         assert!(first + width <= out_width, "columns lie within the tensor");
         let layout = Layout {
-            from: IndicesParameter::ALL,
-            to: IndicesParameter::ALL,
-            width,
             out_width,
             first,
+            ..Layout::whole(width)
+        };
+        // SAFETY: rows are taken in turn.
+        unsafe { self.copy(stream, x, &layout, rows, out) }
+    }
+
+    /// `out[i] = x[i, first..first + width]`, converted to `out`'s type. `x` is
+    /// `[rows, x_width]`, `out` is `[rows, width]`.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
+    pub fn take_columns(
+        &self,
+        stream: &Stream,
+        x: &Floats,
+        x_width: usize,
+        first: usize,
+        rows: Rows<'_>,
+        out: &mut Floats,
+        width: usize,
+    ) -> Result<(), CudaError> {
+        assert!(first + width <= x_width, "columns lie within the tensor");
+        let layout = Layout {
+            x_width,
+            x_first: first,
+            ..Layout::whole(width)
         };
         // SAFETY: rows are taken in turn.
         unsafe { self.copy(stream, x, &layout, rows, out) }
@@ -122,41 +142,44 @@ impl RowwiseOps {
             from,
             to,
             width,
+            x_width,
+            x_first,
             out_width,
             first,
         } = *layout;
         if width == 0 {
             return Ok(());
         }
-        let (kernel, units) = self.copier(x.element(), out.element(), [width, out_width, first]);
-        let [width_units, out_units, first_units] = units.map(|units| units as u32);
+        let elements = [width, x_width, x_first, out_width, first];
+        let (kernel, units) = self.copier(x.element(), out.element(), elements);
+        let [width_units, x_units, _, out_units, first_units] = units.map(|units| units as u32);
         let parameters = CopyRows {
-            x: x.address(),
+            x: x.address() + (x_first * x.element().bytes()) as u64,
             out: out.address(),
             from,
             to,
             rows: rows.parameter(),
             units: width_units,
-            x_stride: width_units,
+            x_stride: x_units,
             out_stride: out_units,
             first: first_units,
-            x_rows: (x.len() / width) as u32,
+            x_rows: (x.len() / x_width) as u32,
             out_rows: (out.len() / out_width) as u32,
         };
         let grid = grid(rows.most(), units[0]);
         // SAFETY: the kernel is the one for these types; indices past the rows of `x` and `out`
-        // are skipped, and columns lie within `out`'s.
+        // are skipped, and columns lie within those of both.
         unsafe { kernel.launch(stream, grid, &parameters) }
     }
 
     /// The kernel that copies rows from one type to another, and `elements` counted in its
-    /// units. The unit is the largest that divides all three numbers.
+    /// units. The unit is the largest that divides all numbers.
     fn copier(
         &self,
         from: Element,
         to: Element,
-        elements: [usize; 3],
-    ) -> (&Kernel<CopyRows>, [usize; 3]) {
+        elements: [usize; 5],
+    ) -> (&Kernel<CopyRows>, [usize; 5]) {
         let bytes = elements.map(|elements| elements * from.bytes());
         let fits = |unit: usize| bytes.iter().all(|bytes| bytes.is_multiple_of(unit));
         match (from, to) {
@@ -169,11 +192,28 @@ impl RowwiseOps {
     }
 }
 
-/// Rows that are copied, and columns that they are copied to.
+/// Rows that are copied: `width` columns from `x_first` on, to those from `first` on.
 struct Layout {
     from: IndicesParameter,
     to: IndicesParameter,
     width: usize,
+    x_width: usize,
+    x_first: usize,
     out_width: usize,
     first: usize,
+}
+
+impl Layout {
+    /// All rows in turn, with all of their `width` columns.
+    fn whole(width: usize) -> Self {
+        Self {
+            from: IndicesParameter::ALL,
+            to: IndicesParameter::ALL,
+            width,
+            x_width: width,
+            x_first: 0,
+            out_width: width,
+            first: 0,
+        }
+    }
 }

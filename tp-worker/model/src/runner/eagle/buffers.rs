@@ -7,12 +7,15 @@ use crate::{
     ForwardLimits, Shard,
     blocks::allocate::Allocate,
     blocks::{LayerBuffers, Mixer, Norm},
+    models::eagle::FeatureNorms,
 };
 
 /// Sizes that [`Buffers`] are allocated for.
 pub(crate) struct Sizes {
     /// Width of the target's captured features.
     pub features: usize,
+    /// True if they are normed side by side.
+    pub joined_norm: bool,
     /// Number of rows of the output head.
     pub vocab: usize,
     /// Number of slots.
@@ -31,7 +34,11 @@ pub(crate) struct Buffers<T> {
     pub hidden: T,
     /// Rows of the target's features, `[n, features]`.
     pub features: T,
-    /// Embedded tokens, `[n, hidden]`.
+    /// Features before the norm of all of them side by side, `[n, features]`; no rows if there is
+    /// none.
+    pub raw_features: T,
+    /// Embedded tokens, `[n, hidden]`. Before the pass, features of one layer on their way to
+    /// their norm.
     pub embedded: T,
     /// Embedding and hidden state side by side, `[n, 2·hidden]`.
     pub joined: T,
@@ -73,6 +80,7 @@ impl<T> Buffers<T> {
             true => sizes.requests.saturating_mul(sizes.vocab),
             false => 0,
         };
+        let raw = if sizes.joined_norm { tokens } else { 0 };
         let trees = match sizes.limits.tree_nodes {
             0 => 0,
             _ => sizes.requests,
@@ -82,6 +90,7 @@ impl<T> Buffers<T> {
             mixed_wanted: device.activations(sizes.requests, columns, Holds::Operand)?,
             hidden: device.activations(tokens, hidden, Holds::Sum)?,
             features: device.activations(tokens, sizes.features, Holds::Operand)?,
+            raw_features: device.activations(raw, sizes.features, Holds::Sum)?,
             embedded: device.activations(tokens, hidden, Holds::Sum)?,
             joined: device.activations(tokens, 2 * hidden, Holds::Operand)?,
             roots: device.activations(sizes.requests, hidden, Holds::Sum)?,
@@ -92,6 +101,46 @@ impl<T> Buffers<T> {
             host_logits: Vec::new(),
             collected: device.host(collected, "draft logits")?,
         })
+    }
+
+    /// Returns the buffer that takes rows of the target's features, for `rows` of them.
+    pub fn features_for<B: Backend<Tensor = T>>(
+        &mut self,
+        backend: &mut B,
+        norms: &FeatureNorms<B>,
+        rows: usize,
+    ) -> &mut T {
+        backend.set_rows(&mut self.features, rows);
+        match norms.joined {
+            None => &mut self.features,
+            Some(_) => {
+                backend.set_rows(&mut self.raw_features, rows);
+                &mut self.raw_features
+            }
+        }
+    }
+
+    /// Norms the features in the buffer that [`Self::features_for`] returned, of `rows` tokens.
+    pub fn norm_features<B: Backend<Tensor = T>>(
+        &mut self,
+        backend: &mut B,
+        norms: &FeatureNorms<B>,
+        (rows, width): (usize, usize),
+    ) {
+        if let Some(norm) = &norms.joined {
+            norm.run(backend, &self.raw_features, &mut self.features);
+        }
+        if norms.each.is_empty() {
+            return;
+        }
+        let (one, normed) = (&mut self.embedded, &mut self.layer.normed);
+        backend.set_rows(one, rows);
+        backend.set_rows(normed, rows);
+        for (number, norm) in norms.each.iter().enumerate() {
+            backend.take_columns(&self.features, number * width, one);
+            norm.run(backend, one, normed);
+            backend.place_columns(normed, &mut self.features, number * width);
+        }
     }
 
     /// Joins embedding and hidden state side by side, `width` columns each, each through its norm.

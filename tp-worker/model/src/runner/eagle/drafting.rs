@@ -111,17 +111,19 @@ impl<B: Backend> EagleHead<B> {
     pub(super) fn take_features(&mut self, backend: &mut B, features: &B::Tensor, tokens: usize) {
         let b = &mut self.buffers;
         backend.set_rows(&mut b.hidden, tokens);
-        let joins = matches!(self.weights.wiring, Wiring::Eagle3 { .. });
-        let to = if joins {
-            &mut b.features
-        } else {
-            &mut b.hidden
+        let norms = match &self.weights.wiring {
+            Wiring::Eagle { .. } | Wiring::Nextn { .. } => None,
+            Wiring::Eagle3 { feature_norms, .. } => Some(feature_norms),
         };
-        backend.set_rows(to, tokens);
+        let to = match norms {
+            None => &mut b.hidden,
+            Some(norms) => b.features_for(backend, norms, tokens),
+        };
         if let Some(device) = backend.drafter() {
             device.take_sources(features, &self.inputs, to);
         }
-        if joins {
+        if let Some(norms) = norms {
+            b.norm_features(backend, norms, (tokens, self.hidden));
             self.weights.fc.run(backend, &b.features, &mut b.hidden);
         }
     }

@@ -197,10 +197,15 @@ impl<B: Backend> EagleHead<B> {
             Wiring::Eagle3 {
                 embedding_norm,
                 hidden_norm,
+                normed_residual,
                 ..
             } => {
                 b.join_normed(backend, embedding_norm, hidden_norm, hidden);
-                backend.place_columns(&b.hidden, &mut b.layer.residual, 0);
+                let begin = match normed_residual {
+                    true => &b.layer.normed,
+                    false => &b.hidden,
+                };
+                backend.place_columns(begin, &mut b.layer.residual, 0);
                 &b.joined
             }
             Wiring::Nextn {

@@ -36,9 +36,10 @@ impl<B: Backend> EagleHead<B> {
             Wiring::Eagle { .. } | Wiring::Nextn { .. } => {
                 backend.gather_rows(features, Rows::List(rows), &mut b.hidden);
             }
-            Wiring::Eagle3 { .. } => {
-                backend.set_rows(&mut b.features, rows.len());
-                backend.gather_rows(features, Rows::List(rows), &mut b.features);
+            Wiring::Eagle3 { feature_norms, .. } => {
+                let to = b.features_for(backend, feature_norms, rows.len());
+                backend.gather_rows(features, Rows::List(rows), to);
+                b.norm_features(backend, feature_norms, (rows.len(), self.hidden));
                 self.weights.fc.run(backend, &b.features, &mut b.hidden);
             }
         }
@@ -67,10 +68,11 @@ impl<B: Backend> EagleHead<B> {
     }
 
     /// Makes hidden inputs of the `rows` outputs of the head that lie in their buffer. A draft
-    /// layer goes on from outputs behind its norm, like the target's own hidden states.
+    /// layer goes on from outputs behind its norm, like the target's own hidden states, and so do
+    /// some EAGLE-3 heads.
     pub(super) fn go_on(&mut self, backend: &mut B, rows: usize) {
         let b = &mut self.buffers;
-        if let Wiring::Nextn { norm, .. } = &self.weights.wiring {
+        if let Some(norm) = self.weights.wiring.output_norm() {
             backend.set_rows(&mut b.layer.normed, rows);
             norm.run(backend, &b.hidden, &mut b.layer.normed);
             backend.place_columns(&b.layer.normed, &mut b.hidden, 0);

@@ -46,6 +46,7 @@ impl<B: Backend> EagleHead<B> {
         let capture = CaptureSpec::of_draft(draft);
         let sizes = Sizes {
             features: capture.width(target.hidden_size),
+            joined_norm: eagle::norms(draft).before_projection,
             vocab,
             requests,
             limits,
@@ -125,12 +126,15 @@ fn present(
         // Copies of the target's tables may lie beside a draft layer; the target's are read.
         DraftKind::Nextn { .. } => return Ok(Present::NONE),
         DraftKind::Eagle3 {
-            draft_vocab_size, ..
+            draft_vocab_size,
+            norms,
+            ..
         } => {
             // A head over the target's whole vocabulary may leave its output head out. The
             // head reads the target's then.
             let own = *draft_vocab_size != target.vocab_size || source.contains(eagle::HEAD);
-            if !embedding || !own {
+            // So does a head that norms each of the target's hidden states.
+            if !embedding || !own || norms.of_layers {
                 same_width()?;
             }
             own

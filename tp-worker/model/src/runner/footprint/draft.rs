@@ -238,6 +238,7 @@ impl Part {
         let mut counter = Counter::new(device);
         let sizes = Sizes {
             features,
+            joined_norm: eagle::norms(draft).before_projection,
             vocab,
             requests: engine.step.requests,
             limits,

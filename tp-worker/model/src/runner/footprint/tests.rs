@@ -5,10 +5,10 @@ use lockstep_backend::{
 };
 use lockstep_types::{
     Activation, Architecture, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig,
-    DflashSpec, DraftKind, DraftKv, DraftModel, Dtype, EngineShape, ExpertGate, ExpertTensors,
-    ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, KvCacheDtype, LayerSpec, LoadFormat,
-    Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms, QkNorm, Quantization, RankMemory,
-    Routing, SpeculationConfig, StepLimits, TensorNames, Verification,
+    DflashSpec, DraftKind, DraftKv, DraftModel, Dtype, Eagle3Norms, EngineShape, ExpertGate,
+    ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, KvCacheDtype, LayerSpec,
+    LoadFormat, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms, QkNorm, Quantization,
+    RankMemory, Routing, SpeculationConfig, StepLimits, TensorNames, Verification,
 };
 
 use super::rank_memory;
@@ -124,6 +124,7 @@ fn eagle3() -> DraftKind {
     DraftKind::Eagle3 {
         draft_vocab_size: 50,
         capture_layers: vec![1, 2, 4],
+        norms: Eagle3Norms::default(),
     }
 }
 
@@ -411,6 +412,39 @@ fn heads_activations() {
         [DraftKind::Eagle, eagle3()].map(|kind| memory(target, &head(kind, false, false), 2, 1));
     assert_eq!((eagle.draft.activations, eagle.draft.weights), (30 * 64, 0));
     assert_eq!(other.draft, lockstep_types::MemoryUse::default());
+}
+
+#[test]
+fn a_heads_further_norms_are_charged() {
+    let target = &model(64, 3, true);
+    let taken = |norms| {
+        let kind = DraftKind::Eagle3 {
+            draft_vocab_size: 50,
+            capture_layers: vec![1, 2, 4],
+            norms,
+        };
+        let draft = memory(target, &head(kind, false, true), 1, 0).draft;
+        (draft.vectors, draft.activations)
+    };
+    let none = Eagle3Norms::default();
+    let (vectors, activations) = taken(none);
+    // A vector and a buffer of all hidden states that are read.
+    let before_projection = true;
+    let joined = taken(Eagle3Norms {
+        before_projection,
+        ..none
+    });
+    assert_eq!(joined, (vectors + 3 * 64, activations + 40 * 3 * 64));
+    let of_layers = true;
+    let each = taken(Eagle3Norms { of_layers, ..none });
+    assert_eq!(each, (vectors + 3 * 64, activations));
+    let (before_residual, of_output) = (true, true);
+    let others = Eagle3Norms {
+        before_residual,
+        of_output,
+        ..none
+    };
+    assert_eq!(taken(others), (vectors, activations));
 }
 
 #[test]
