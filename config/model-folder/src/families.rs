@@ -33,6 +33,7 @@ mod qwen_vl;
 mod rope;
 mod smollm3;
 mod starcoder2;
+mod stored;
 mod window;
 mod wrappers;
 
@@ -43,8 +44,8 @@ use serde_json::{Value, json};
 
 use crate::raw::Raw;
 pub(crate) use dense::norm_eps;
-pub(crate) use experts::{stored_experts, stored_experts_of};
 pub(crate) use nextn::DraftLayerReader;
+pub(crate) use stored::{stored_experts, stored_experts_of};
 pub(crate) use wrappers::{Wrapper, stored_names};
 
 /// A family of models, with the functions that read its `config.json`.

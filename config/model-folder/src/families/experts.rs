@@ -1,11 +1,6 @@
 //! Mixtures of experts, as the keys of `config.json` describe them.
 
-use std::collections::BTreeSet;
-
-use lockstep_types::{
-    ExpertGate, ExpertTensors, ExpertsNames, ExpertsSpec, LayerSpec, Mlp, ModelConfig,
-    ModelConfigError, Routing,
-};
+use lockstep_types::{ExpertGate, ExpertsNames, ExpertsSpec, ModelConfigError, Routing};
 
 use super::dense;
 use crate::raw::Raw;
@@ -65,37 +60,6 @@ fn count(config: &Raw, keys: &[&str]) -> Result<usize, ModelConfigError> {
         return Err(config.wrong(key, format!("is {count}, beyond any model's experts")));
     }
     Ok(count)
-}
-
-/// Gives layers whose experts are stacked the names of single experts where these are `stored`: the
-/// same family is stored in both forms.
-pub(crate) fn stored_experts(model: &mut ModelConfig, stored: &BTreeSet<String>) {
-    let names = &model.names;
-    for (number, layer) in model.layers.iter_mut().enumerate() {
-        stored_experts_of(layer, &names.layer(number), stored);
-    }
-}
-
-/// Does so with the layer whose tensors have the prefix `prefix`.
-pub(crate) fn stored_experts_of(layer: &mut LayerSpec, prefix: &str, stored: &BTreeSet<String>) {
-    let Mlp::Experts(spec) = &mut layer.mlp else {
-        return;
-    };
-    let ExpertTensors::Stacked { gate_up, .. } = &spec.names.experts else {
-        return;
-    };
-    let single = ExpertsNames::of_mlp().experts;
-    let ExpertTensors::Single {
-        prefix: experts,
-        expert,
-    } = &single
-    else {
-        return;
-    };
-    let is_stored = |name: &str| stored.contains(&format!("{prefix}.{name}"));
-    if !is_stored(gate_up) && is_stored(&format!("{experts}.0.{}.weight", expert.gate)) {
-        spec.names.experts = single;
-    }
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ pub(crate) fn vocab(draft: &DraftModel, target: &ModelConfig) -> usize {
 pub(crate) fn norms(draft: &DraftModel) -> Eagle3Norms {
     match draft.kind {
         DraftKind::Eagle3 { norms, .. } => norms,
-        DraftKind::Model | DraftKind::Eagle | DraftKind::Nextn(_) | DraftKind::Dflash(_) => {
+        DraftKind::Model | DraftKind::Eagle | DraftKind::Nextn { .. } | DraftKind::Dflash(_) => {
             Eagle3Norms::default()
         }
     }
