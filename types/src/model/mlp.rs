@@ -5,10 +5,6 @@ use serde::{Deserialize, Serialize};
 /// Block of a layer that computes each position by itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most layers of a model with experts have some"
-)]
 pub enum Mlp {
     /// `down(f(gate(x)) · up(x))` with the activation `f`.
     Gated(GatedMlpSpec),
