@@ -54,7 +54,8 @@ pub(super) fn read(config: &Raw, layers: LayerType) -> Result<RopeConfig, ModelC
 /// ones that are rotated: `partial_rotary_factor` of `head_dim`, or `rotary_dim`.
 ///
 /// # Errors
-/// The errors of [`read`]; a part that is no number of pairs, or scaling of such a part.
+/// The errors of [`read`]; a part that is no number of pairs, or scaling of such a part other
+/// than YaRN's.
 pub(super) fn read_partial(
     config: &Raw,
     layers: LayerType,
@@ -76,8 +77,12 @@ pub(super) fn read_partial(
     }
     let rope = frequencies(config, layers)?;
     let rotated = (columns < head_dim).then_some(columns);
-    if rotated.is_some() && rope.scaling != RopeScaling::Default {
-        let remedy = "a part of a head is rotated with plain frequencies alone";
+    let served = matches!(
+        rope.scaling,
+        RopeScaling::Default | RopeScaling::Yarn { .. }
+    );
+    if rotated.is_some() && !served {
+        let remedy = "a part of a head is rotated with plain frequencies or YaRN's alone";
         return Err(object.unsupported(key, remedy));
     }
     Ok(RopeConfig { rotated, ..rope })

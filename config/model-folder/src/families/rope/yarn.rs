@@ -6,7 +6,7 @@ use super::stretch::Stretch;
 use crate::raw::Raw;
 
 /// Keys beside YaRN's parameters that say nothing more.
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 16] = [
     "attention_factor",
     "beta_fast",
     "beta_slow",
@@ -14,6 +14,9 @@ const KNOWN: [&str; 14] = [
     "max_position_embeddings",
     "mscale",
     "mscale_all_dim",
+    // A token of text has one position on all axes.
+    "mrope_interleaved",
+    "mrope_section",
     "original_max_position_embeddings",
     "partial_rotary_factor",
     "rope_theta",

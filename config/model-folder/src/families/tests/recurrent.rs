@@ -1,6 +1,8 @@
 //! Families with recurrent layers: Qwen3.5 and Qwen3-Next.
 
-use lockstep_types::{ExpertTensors, GatedDeltaInputs, Mixer, Mlp, ModelConfig, NormKind};
+use lockstep_types::{
+    ExpertTensors, GatedDeltaInputs, Mixer, Mlp, ModelConfig, NormKind, RopeScaling,
+};
 use serde_json::{Value, json};
 
 use super::{good, load};
@@ -154,6 +156,24 @@ fn what_is_not_served_is_refused_by_name() {
     ] {
         let error = load(&small(class, &own)).expect_err("refused");
         assert!(error.contains(said), "{class} {own}: {error}");
+    }
+}
+
+/// Parameters that model cards of Qwen3.5 name for a million tokens.
+#[test]
+fn yarn_turns_a_part_of_each_head() {
+    let yarn = json!({"mrope_interleaved": true, "mrope_section": [1, 1, 0],
+        "rope_type": "yarn", "rope_theta": 10_000_000, "partial_rotary_factor": 0.25,
+        "factor": 4.0, "original_max_position_embeddings": 64});
+    let own = json!({"rope_scaling": "(absent)", "rope_theta": "(absent)",
+        "max_position_embeddings": 256, "rope_parameters": yarn});
+    for class in [DENSE, EXPERTS] {
+        let model = good(&small(class, &own));
+        assert_eq!(model.attentions().count(), 2);
+        for rope in model.attentions().map(|layer| &layer.rope) {
+            let yarn = matches!(rope.scaling, RopeScaling::Yarn { factor: 4.0, .. });
+            assert!(yarn && rope.rotated == Some(4), "{rope:?}");
+        }
     }
 }
 

@@ -70,3 +70,66 @@ fn llama3() {
         );
     }
 }
+
+/// A quarter of each head turns, by YaRN: the frequencies and the growth that transformers 5.24
+/// gives Qwen3.5 with the parameters its model cards name for a million tokens
+/// (`ROPE_INIT_FUNCTIONS["yarn"]`, float32).
+#[test]
+fn yarn_on_a_part_of_each_head() {
+    const TRANSFORMERS: [f64; 32] = [
+        1.000000e+00,
+        6.042964e-01,
+        3.651741e-01,
+        2.206734e-01,
+        1.333521e-01,
+        8.058421e-02,
+        4.869675e-02,
+        2.942727e-02,
+        1.778279e-02,
+        1.074608e-02,
+        6.493817e-03,
+        3.924190e-03,
+        2.371374e-03,
+        1.433013e-03,
+        8.659643e-04,
+        4.742398e-04,
+        2.569351e-04,
+        1.373498e-04,
+        7.217387e-05,
+        3.707225e-05,
+        1.844922e-05,
+        8.759770e-06,
+        3.849816e-06,
+        2.326430e-06,
+        1.405853e-06,
+        8.495521e-07,
+        5.133812e-07,
+        3.102344e-07,
+        1.874736e-07,
+        1.132896e-07,
+        6.846049e-08,
+        4.137043e-08,
+    ];
+    const GROWTH: f64 = 1.138_629_436;
+    let rope = RopeConfig {
+        scaling: RopeScaling::Yarn {
+            factor: 4.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            original_max_position: 262_144,
+            attention_factor: GROWTH,
+            truncate: true,
+        },
+        rotated: Some(64),
+        ..RopeConfig::plain(1e7)
+    };
+    for (found, expected) in inverse_frequencies(&rope, 64).iter().zip(TRANSFORMERS) {
+        assert!((found / expected - 1.0).abs() < 1e-5, "{found} {expected}");
+    }
+    let table = rope_table(&rope, 256, 3);
+    assert_eq!(table.half, 128);
+    let second = &table.cos[128..256];
+    assert!((f64::from(second[0]) - GROWTH * 1f64.cos()).abs() < 1e-6);
+    assert!(second[32..].iter().all(|cosine| *cosine == 1.0));
+    assert!(table.sin[160..256].iter().all(|sine| *sine == 0.0));
+}
