@@ -6,8 +6,8 @@ use lockstep_types::StateLimits;
 ///
 /// A row goes on from its live state in three steps: the records of its last pass that were
 /// accepted are replayed, with the very roundings of plain tokens; then the row's tokens follow.
-/// Where they are committed, they go into the live state as well. Where they are to be verified,
-/// the live state stays as the replay left it, and each token leaves a record.
+/// Committed tokens update the live state as well. Tokens to be verified leave it as it was after
+/// the replay, and each writes a record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RowState {
     /// Number of the request's live state. No other row has it, and none keeps a copy in it.

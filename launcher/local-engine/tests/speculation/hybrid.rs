@@ -62,6 +62,8 @@ fn drafts_change_no_bit() {
         (Algorithm::Ngram, Shape::TREE, 1),
         (Algorithm::Standalone, Shape::TREE, 16),
         (Algorithm::Standalone, Shape::chain(3), 1),
+        (Algorithm::Eagle3, Shape::TREE, 16),
+        (Algorithm::Dflash, Shape::chain(4), 1),
     ];
     for (split, drafts) in [
         ((1, 1), &drafts[..]),

@@ -34,7 +34,7 @@ fn chunks_pages_and_cached_prefixes_change_no_bit() {
     }
 }
 
-/// Chains and trees, of a drafter that reads the text and of one that is a model.
+/// Chains and trees, of drafters that read the text, that are models, and that read features.
 #[test]
 fn drafts_change_no_bit() {
     let (jobs, mut accepted) = (jobs(6, 32), 0);
@@ -42,6 +42,8 @@ fn drafts_change_no_bit() {
         (Algorithm::Ngram, Shape::chain(5), 4),
         (Algorithm::Ngram, Shape::TREE, 1),
         (Algorithm::Standalone, Shape::TREE, 16),
+        (Algorithm::Eagle3, Shape::TREE, 16),
+        (Algorithm::Dflash, Shape::chain(4), 1),
     ];
     let dtypes = [Dtype::Bfloat16, Dtype::Float32];
     for (dtype, split) in dtypes.into_iter().zip([(1, 1), (2, 2)]) {

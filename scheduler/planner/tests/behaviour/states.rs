@@ -31,8 +31,8 @@ fn states(load: &Load) -> [u64; 3] {
     ]
 }
 
-/// The same prompt again, and its next turn, go on from the end of the prompt; the turn after that
-/// from the last multiple of 64 in the answer.
+/// A request with the same prompt continues at the end of that prompt, and so does the next turn.
+/// The turn after it continues at the last multiple of 64 in the answer.
 #[test]
 fn ends_of_prompts_and_answers_are_kept() {
     let mut engine = engine(&hybrid(8));

@@ -50,7 +50,7 @@ impl Cached {
 /// which would have to be computed again without it, plus the credit of the last evicted state.
 /// So it counts tokens saved, for states that cost equally many bytes, and old ones lose against
 /// new ones. If a state is evicted, those below it on the path gain the tokens that it saved.
-/// Of equal credits the one used least recently goes first. Everything is counted in integers.
+/// Among equal credits, the state used least recently is evicted. Credits are integers.
 #[derive(Debug)]
 pub(super) struct StatePool {
     /// States set aside for live ones.
