@@ -202,7 +202,13 @@ fn model(args: &ServeArgs) -> Result<(ModelConfig, Vec<String>), ConfigError> {
         LoadFormat::Auto => described.with_weights()?,
         LoadFormat::Dummy => described,
     };
-    let (mut model, notes) = (described.model, described.notes);
+    let (mut model, mut notes) = (described.model, described.notes);
+    if described.own_draft && args.speculation.speculative_algorithm.is_none() {
+        notes.push(
+            "the model has a draft layer of its own: --speculative-algorithm NEXTN drafts with it"
+                .to_owned(),
+        );
+    }
     model.load_format = load_format;
     model.quantization = format::quantization(args);
     Ok((model, notes))

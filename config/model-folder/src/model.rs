@@ -30,6 +30,8 @@ pub struct Described {
     pub model: ModelConfig,
     /// Notes for the operator.
     pub notes: Vec<String>,
+    /// True if the folder has a draft layer of the model's own that is served (NEXTN).
+    pub own_draft: bool,
     /// True if the model is the text model of a multimodal one, whose tensors may have other
     /// prefixes.
     wrapped: bool,
@@ -48,10 +50,6 @@ impl Described {
             wrapper,
         } = TextModel::of(config)?;
         let model = build(dir, &config, family)?;
-        let own_draft = own_draft(&config, family, &model).then(|| {
-            "the model has a draft layer of its own: --speculative-algorithm NEXTN drafts with it"
-                .to_owned()
-        });
         let note = |wrapper: &families::Wrapper| {
             format!(
                 "of {} the text model is served ({}): requests may have text alone",
@@ -60,10 +58,8 @@ impl Described {
         };
         let notes = wrapper.map(note).into_iter();
         Ok(Self {
-            notes: notes
-                .chain(own_draft)
-                .chain(checkpoint::note(&model.checkpoint))
-                .collect(),
+            notes: notes.chain(checkpoint::note(&model.checkpoint)).collect(),
+            own_draft: own_draft(&config, family, &model),
             wrapped: wrapper.is_some(),
             model,
         })
@@ -130,6 +126,7 @@ impl Described {
         let Self {
             model,
             mut notes,
+            own_draft,
             wrapped,
         } = self;
         let own = tokenizer::end_token(&model.path)?;
@@ -152,6 +149,7 @@ impl Described {
         Ok(Self {
             model,
             notes,
+            own_draft,
             wrapped,
         })
     }

@@ -518,6 +518,7 @@ mod cores;
 mod dp_attention;
 mod ep_size;
 mod load_format;
+mod own_draft;
 
 #[test]
 fn a_folder_is_required() {

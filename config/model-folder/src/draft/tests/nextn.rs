@@ -49,12 +49,9 @@ fn a_draft_layer_lies_beside_a_recurrent_model() {
     };
     assert_eq!(names.layer, "mtp.layers.0");
     assert_eq!(names.hidden_norm, "mtp.pre_fc_norm_hidden");
-    let notes = |name: &str| {
-        let described = crate::Described::of(&fixture(name)).expect("a model");
-        described.notes.join("; ")
-    };
-    assert!(notes("nextn/qwen3_5").contains("NEXTN drafts with it"));
-    assert!(!notes("architectures/qwen3_5_moe_wrapped").contains("NEXTN"));
+    let described = |name: &str| crate::Described::of(&fixture(name)).expect("a model");
+    assert!(described("nextn/qwen3_5").own_draft);
+    assert!(!described("architectures/qwen3_5_moe_wrapped").own_draft);
 }
 
 /// Published models have stacks of experts, and single experts in the draft layer, or the reverse.
