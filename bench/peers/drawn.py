@@ -1,4 +1,4 @@
-"""Models with random weights in the shapes of published ones: tensors by name, and the folders that hold them.
+"""Models with random weights: tensors by name, and the folders that hold them.
 
 Every tensor is drawn by itself, from its name alone, so that a model is the same wherever it is made. Spreads keep
 activations near one in all layers, so that rounding, routing and attention behave as in a model that was trained.
@@ -13,127 +13,8 @@ from dataclasses import dataclass
 
 # Inputs that share an exponent in MXFP4.
 GROUP = 32
-
-MOE_1B = {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "hidden_size": 2048,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_experts": 32,
-    "num_experts_per_tok": 8,
-    "norm_topk_prob": True,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "attention_bias": False,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1e6,
-    "tie_word_embeddings": False,
-    "vocab_size": 32_000,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-GPT_OSS = {
-    "architectures": ["GptOssForCausalLM"],
-    "model_type": "gpt_oss",
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "num_local_experts": 32,
-    "num_experts_per_tok": 4,
-    "experts_per_token": 4,
-    "sliding_window": 128,
-    "layer_types": ["sliding_attention", "full_attention"] * 3,
-    "attention_bias": True,
-    "hidden_act": "silu",
-    "swiglu_limit": 7.0,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 150_000,
-    "rope_scaling": {
-        "rope_type": "yarn",
-        "factor": 32.0,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "truncate": False,
-        "original_max_position_embeddings": 4096,
-    },
-    "initial_context_length": 4096,
-    "tie_word_embeddings": False,
-    "vocab_size": 32_000,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "quantization_config": {
-        "quant_method": "mxfp4",
-        "modules_to_not_convert": [
-            "model.layers.*.self_attn",
-            "model.layers.*.mlp.router",
-            "model.embed_tokens",
-            "lm_head",
-        ],
-    },
-}
-GEMMA3_1B = {
-    "architectures": ["Gemma3ForCausalLM"],
-    "model_type": "gemma3_text",
-    "hidden_size": 1152,
-    "intermediate_size": 6912,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "head_dim": 256,
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 512,
-    "sliding_window_pattern": 6,
-    "attention_bias": False,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1e6,
-    "rope_local_base_freq": 1e4,
-    "tie_word_embeddings": True,
-    "vocab_size": 262_144,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-QWEN35_08B = {
-    "architectures": ["Qwen3_5ForCausalLM"],
-    "model_type": "qwen3_5_text",
-    "hidden_size": 1024,
-    "intermediate_size": 3584,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 16,
-    "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 6,
-    "attention_bias": False,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 1e7,
-        "partial_rotary_factor": 0.25,
-        "mrope_section": [11, 11, 10],
-        "mrope_interleaved": True,
-    },
-    "partial_rotary_factor": 0.25,
-    "mtp_num_hidden_layers": 1,
-    "tie_word_embeddings": True,
-    "vocab_size": 248_320,
-    "eos_token_id": 2,
-}
+# Families with gated delta rules.
+DELTA = ("qwen3_5_text", "qwen3_5_moe_text")
 
 
 @dataclass(frozen=True)
@@ -179,8 +60,7 @@ def tensors(config: dict) -> Iterator[Tensor]:
     tied = config["tie_word_embeddings"]
     # Some store norms as distances from one. A tied table is drawn small and the last norm large, or a token's own
     # row would win every logit.
-    centre = 0.0 if kind in ("gemma3_text", "qwen3_5_text") else 1.0
-    blocks = {"qwen3_moe": mixture, "gpt_oss": packed_mixture, "gemma3_text": gated, "qwen3_5_text": gated}
+    centre = 0.0 if kind in ("gemma3_text", *DELTA) else 1.0
     yield Plain("model.embed_tokens.weight", (config["vocab_size"], hidden), 0.45 * hidden**-0.5 if tied else 0.8)
     for number in range(config["num_hidden_layers"]):
         layer = f"model.layers.{number}"
@@ -188,7 +68,7 @@ def tensors(config: dict) -> Iterator[Tensor]:
             yield from delta_rule(config, f"{layer}.linear_attn")
         else:
             yield from attention(config, f"{layer}.self_attn", centre)
-        yield from blocks[kind](config, f"{layer}.mlp")
+        yield from MLPS[kind](config, f"{layer}.mlp")
         norms = ["input_layernorm", "post_attention_layernorm"]
         if kind == "gemma3_text":
             norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
@@ -205,7 +85,7 @@ def attention(config: dict, name: str, centre: float) -> Iterator[Tensor]:
     hidden, head_dim = config["hidden_size"], config["head_dim"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     # Qwen3.5's queries bring a gate each for the output.
-    gates = 2 if config["model_type"] == "qwen3_5_text" else 1
+    gates = 2 if config["model_type"] in DELTA else 1
     shapes = {"q_proj": gates * heads, "k_proj": kv_heads, "v_proj": kv_heads}
     for part, count in shapes.items():
         yield matrix(f"{name}.{part}", count * head_dim, hidden)
@@ -225,7 +105,7 @@ def draft_layer(config: dict, centre: float) -> Iterator[Tensor]:
     hidden = config["hidden_size"]
     yield matrix("mtp.fc", hidden, 2 * hidden)
     yield from attention(config, "mtp.layers.0.self_attn", centre)
-    yield from gated(config, "mtp.layers.0.mlp")
+    yield from MLPS[config["model_type"]](config, "mtp.layers.0.mlp")
     norms = ["pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"]
     norms += ["layers.0.input_layernorm", "layers.0.post_attention_layernorm"]
     yield from (Plain(f"mtp.{norm}.weight", (hidden,), 0.2, centre) for norm in norms)
@@ -269,12 +149,31 @@ def packed_mixture(config: dict, name: str) -> Iterator[Tensor]:
     yield Plain(f"{name}.experts.down_proj_bias", (count, hidden), 0.3)
 
 
+def stacked_mixture(config: dict, name: str) -> Iterator[Tensor]:
+    """A router, experts in two stacks, and a shared expert behind a gate."""
+    hidden, width, count = config["hidden_size"], config["moe_intermediate_size"], config["num_experts"]
+    yield matrix(f"{name}.gate", count, hidden, 3.0)
+    yield Plain(f"{name}.experts.gate_up_proj", (count, 2 * width, hidden), 0.8 * hidden**-0.5)
+    yield Plain(f"{name}.experts.down_proj", (count, hidden, width), 0.8 * width**-0.5)
+    yield from gated(config | {"intermediate_size": config["shared_expert_intermediate_size"]}, f"{name}.shared_expert")
+    yield matrix(f"{name}.shared_expert_gate", 1, hidden)
+
+
 def gated(config: dict, name: str) -> Iterator[Tensor]:
     """A gated MLP."""
     hidden, width = config["hidden_size"], config["intermediate_size"]
     yield matrix(f"{name}.gate_proj", width, hidden)
     yield matrix(f"{name}.up_proj", width, hidden)
     yield matrix(f"{name}.down_proj", hidden, width)
+
+
+MLPS = {
+    "qwen3_moe": mixture,
+    "gpt_oss": packed_mixture,
+    "gemma3_text": gated,
+    "qwen3_5_text": gated,
+    "qwen3_5_moe_text": stacked_mixture,
+}
 
 
 def draw(tensor: Tensor) -> dict:

@@ -100,10 +100,19 @@ def llamacpp(places: Places, kind: str, group: Group) -> tuple[Ended, list[Sampl
         return ended, [llama_prefill(row) for row in json.loads(ended.stdout)]
     cache = max(group.sizes) * (CONTEXT + places.output_len + 16)
     command = [places.llama_bin / "llama-batched-bench", *common, "-tb", THREADS, "-c", cache, "-b", 2048, "-ub", 512]
-    command += ["-npp", CONTEXT, "-ntg", places.output_len, "-npl", group.joined(), "-pps", "--output-format", "jsonl"]
+    command += ["-npp", CONTEXT, "-ntg", places.output_len, "-npl", group.joined(), "--output-format", "jsonl"]
+    if not recurrent(places.model):
+        # One prompt for all sequences: it saves time, and changes no figure.
+        command.append("-pps")
     ended = children.run(command, places.timeout)
     rows = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
     return ended, [llama_decode(row, places.output_len) for row in rows]
+
+
+def recurrent(model: pathlib.Path) -> bool:
+    """True if the model has recurrent layers, whose state llama-batched-bench cannot share between sequences."""
+    config = json.loads((model / "hf" / "config.json").read_text())
+    return "linear_attention" in config.get("text_config", config).get("layer_types", [])
 
 
 def llama_prefill(row: dict) -> Sample:

@@ -2,14 +2,14 @@
 """Make the models of the comparison: Hugging Face folders, and GGUF files for llama.cpp.
 
 Speed depends on a model's shape, not on what it knows, so the weights are random (0.5b, moe-1b, gpt-oss, gemma3-1b,
-qwen3.5-0.8b) or a small model widened (1b).
+qwen3.5-0.8b, qwen3.5-moe) or a small model widened (1b).
 
   python models.py --out models --llama-cpp llama.cpp
   python models.py --out models --llama-cpp llama.cpp --shapes 1b --types q8_0
 
 Each shape becomes OUT/SHAPE/hf and OUT/SHAPE/TYPE.gguf; what is there already is kept. Needs torch, transformers,
 sentencepiece, about 7 GB of disk for 1b and 1b-128k each, 3 GB for 0.5b, 5 GB for 1b-family, 12 GB for moe-1b, 7 GB for
-gpt-oss, 4 GB for gemma3-1b and 3 GB for qwen3.5-0.8b.
+gpt-oss, 4 GB for gemma3-1b, 3 GB for qwen3.5-0.8b and 8 GB for qwen3.5-moe.
 
 1b-family is for speculation: the demo model and all that drafts for it, widened together, with the model's own vocabulary.
 Its drafts are OUT/1b-family/hf-draft, hf-eagle3 and hf-eagle, and draft-bf16.gguf.
@@ -19,8 +19,9 @@ tokenizer learns them from the sources of torch and transformers, in one to thre
 
 moe-1b has the widths of Qwen3-30B-A3B, with 16 of its 48 layers and 32 of its 128 experts: 1 of 2.9 billion parameters are
 active. gpt-oss has the widths and experts of gpt-oss-20b in 6 of its 24 layers, its experts in MXFP4, which GGUF keeps bit
-for bit. Both have a vocabulary of 32,000. gemma3-1b and qwen3.5-0.8b have those models' shapes, the latter with its draft
-layer. These four have one GGUF file each.
+for bit. qwen3.5-moe has the widths of Qwen3.6-35B-A3B, with 8 of its 40 layers and 64 of its 256 experts. These three have a
+vocabulary of 32,000. gemma3-1b and qwen3.5-0.8b have those models' shapes, the latter with its draft layer. These five have
+one GGUF file each.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from tokenizers import Tokenizer, trainers
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import drawn
+import shapes
 
 HERE = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
@@ -114,9 +116,8 @@ def make_drawn(config: dict) -> Callable[[pathlib.Path], None]:
     return lambda folder: drawn.save(config, folder, CONTEXT, DEMO)
 
 
-DRAWN = {"moe-1b": drawn.MOE_1B, "gpt-oss": drawn.GPT_OSS, "gemma3-1b": drawn.GEMMA3_1B, "qwen3.5-0.8b": drawn.QWEN35_08B}
 MAKERS = {"1b": make_1b, "1b-128k": make_1b_128k, "0.5b": make_05b, "1b-family": make_family}
-MAKERS |= {shape: make_drawn(config) for shape, config in DRAWN.items()}
+MAKERS |= {shape: make_drawn(config) for shape, config in shapes.ALL.items()}
 
 
 def convert(folder: pathlib.Path, llama_cpp: pathlib.Path, out: pathlib.Path) -> None:
@@ -165,7 +166,7 @@ def main() -> None:
         if shape == "1b-family":
             once(folder / "draft-bf16.gguf", lambda out, folder=folder: convert(folder / "hf-draft", a.llama_cpp, out))
             continue
-        for kind in a.types if shape not in DRAWN else []:
+        for kind in a.types if shape not in shapes.ALL else []:
             once(folder / f"{kind}.gguf", lambda out, plain=plain, kind=kind: quantize(a.llama_cpp, plain, kind, out))
 
 

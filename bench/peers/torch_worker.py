@@ -52,8 +52,8 @@ def timed_prefill(model, length: int) -> dict:
 
 def timed_decode(model, batch: int, context: int, output_len: int) -> dict:
     """Seconds for `output_len` steps of `batch` sequences over copies of one prompt, after a few steps of the same."""
-    prompt = prefill(model, random_ids(model, context))
-    prompt.batch_repeat_interleave(batch)
+    # A cache with recurrent states can't be copied to other sequences, so each computes the prompt.
+    prompt = prefill(model, random_ids(model, context).expand(batch, -1))
     # A copy, since a cache with windows can't be cut back.
     steps(model, copy.deepcopy(prompt), batch, 4)
     start = time.perf_counter()
