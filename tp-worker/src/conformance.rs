@@ -3,12 +3,14 @@
 //! The battery runs an algorithm in a real worker. It covers chains and trees, prompts in
 //! chunks, prefixes from the cache, aborts, retractions, steps without rows, and texts up to
 //! the end of the context. The depth changes from step to step, by plans and by a policy, and
-//! differs between requests. Guards check every draft (see
+//! differs between requests. Where the target has recurrent layers, requests go on from copies of
+//! states that others have kept. Guards check every draft (see
 //! [`lockstep_speculation::conformance`]), texts must equal the texts without speculation, and
 //! a second run must draft the same tokens. [`Ranks`] sets the number of ranks and of DP ranks;
 //! each DP rank has requests of its own.
 //!
-//! Run the battery over an algorithm of your own with a small model:
+//! Run the battery over an algorithm of your own with a small model, and with one that has
+//! recurrent layers:
 //!
 //! ```no_run
 //! use lockstep_devices::Registry;
@@ -365,6 +367,10 @@ impl Candidate<'_> {
             &DeviceFootprint,
         )?;
         let mut config = resolved.value.0;
+        if config.model.has_states() {
+            // One for each slot, and one for each request that may go on from a copy.
+            config.kv.states = SLOTS + requests::all().len();
+        }
         if shape.adapts {
             config.speculation.adaptive = Some(turns::config(&config.speculation));
         }

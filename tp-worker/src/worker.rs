@@ -57,6 +57,7 @@ pub use masks::MaskPlace;
 pub use open_device::open;
 pub use passes::{PassRegistry, PreparedPass};
 pub use reload::{Folders, Served};
+pub use states::{SeenState, StateProbe};
 pub use step_exchanges::{DecodeStep, StepExchange};
 
 /// Most times that passes are recorded. The first recording may take memory for drafting and so
@@ -72,6 +73,7 @@ pub struct Worker<B: Backend> {
     cache: ModelCache<B>,
     slots: Slots,
     states: States,
+    state_probe: StateProbe,
     constraints: Constraints,
     passes: PassRegistry,
     /// The rows of the step.
@@ -151,6 +153,7 @@ impl<B: Backend + 'static> Worker<B> {
             drafters: drafters.clone(),
             slots: Slots::new(&limits, &config.model.kv_windows()),
             states: States::new(limits.states),
+            state_probe: StateProbe::default(),
             constraints: Constraints::new(&config.model, config.speculation.num_steps > 0),
             batch: BatchBuffers::new(&limits),
             choices: Choices::new(&limits),

@@ -115,6 +115,29 @@ fn drafters_conform_on_several_ranks() {
     }
 }
 
+/// A random model of recurrent layers and attention, with a draft layer of its own.
+fn hybrid() -> PathBuf {
+    model("../tests/fixtures/nextn/qwen3_5")
+}
+
+/// Requests have states, go on from copies of states, and have records of all that is verified.
+#[test]
+fn drafters_conform_on_recurrent_layers() {
+    for (name, (tp_size, dp_size)) in [("NGRAM", (1, 1)), ("NEXTN", (1, 1)), ("NEXTN", (2, 2))] {
+        let ranks = Ranks {
+            device: DeviceKind::Cpu,
+            own_gpus: false,
+            tp_size,
+            dp_size,
+        };
+        let report = check_on(ranks, &Registry::builtin(), name, &hybrid(), None).unwrap();
+        assert!(
+            report.trees > 0 && report.accepted > 0 && report.switches > 0,
+            "{name}: {report:?}"
+        );
+    }
+}
+
 #[test]
 fn an_algorithm_that_nobody_knows_is_refused() {
     let error = builtin("LOOKAHEAD", None).unwrap_err();
@@ -246,15 +269,20 @@ impl<B: Backend> Drafter<B> for EchoDrafter {
 
 /// Runs the battery with a model of random weights, whose texts say as much about its rules.
 fn echo(fault: Fault) -> Result<Report, ConformanceError> {
+    echo_for(&model("../tests/fixtures/architectures/llama"), fault)
+}
+
+fn echo_for(target: &Path, fault: Fault) -> Result<Report, ConformanceError> {
     let registry = Registry::empty().with(Echo(fault)).with(Ngram::default());
-    let small = model("../tests/fixtures/architectures/llama");
-    check(&registry, "ECHO", &small, None)
+    check(&registry, "ECHO", target, None)
 }
 
 #[test]
 fn a_sound_algorithm_of_a_user_conforms() {
-    let report = echo(Fault::None).unwrap();
-    assert!(report.drafted > 0 && report.trees == 0);
+    for report in [echo(Fault::None), echo_for(&hybrid(), Fault::None)] {
+        let report = report.unwrap();
+        assert!(report.drafted > 0 && report.trees == 0);
+    }
 }
 
 #[test]

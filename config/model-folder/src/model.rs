@@ -163,7 +163,9 @@ fn own_draft(config: &Raw, family: &Family, model: &ModelConfig) -> bool {
     let read = family.traits.draft_layer;
     let layer = read.map(|read| read(config, &model.layers, &model.names));
     match layer {
-        Some(Ok(Some(layer))) => layer.is_stored(&model.path),
+        Some(Ok(Some(layer))) => {
+            layer.is_stored(&model.path) && layer.second(&model.path).is_none()
+        }
         _ => false,
     }
 }

@@ -33,12 +33,15 @@ fn it_conforms_and_drafts_what_is_accepted() {
     assert_eq!(report.trees, 0);
 }
 
+/// For a model with attention in all layers, and for one with recurrent layers.
 #[test]
 fn phrases_conform() {
     let registry = Registry::builtin().with(Phrases::default());
-    let report =
-        conformance::check(&registry, "phrases", &model("lockstep-demo-7m"), None).unwrap();
-    assert!(report.drafted > 0 && report.trees == 0);
+    let recurrent = root().join("tests/fixtures/nextn/qwen3_5");
+    for target in [model("lockstep-demo-7m"), recurrent] {
+        let report = conformance::check(&registry, "phrases", &target, None).unwrap();
+        assert!(report.drafted > 0 && report.trees == 0);
+    }
 }
 
 /// A model of random weights, small enough for the fake GPU.

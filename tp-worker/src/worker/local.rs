@@ -19,7 +19,7 @@ use lockstep_speculation::DrafterRegistry;
 use lockstep_types::EngineConfig;
 use lockstep_types::step::{RankResult, StepPlan, StepResult};
 
-use super::{MaskPlace, Worker, WorkerError, WorkerLimits, WorkerOptions, open};
+use super::{MaskPlace, StateProbe, Worker, WorkerError, WorkerLimits, WorkerOptions, open};
 use agreed::agreed;
 
 mod agreed;
@@ -38,6 +38,8 @@ pub struct LocalOptions {
     pub progress: Option<OnProgress>,
     /// Place of the masks of constrained requests; `None`: the one that the environment names.
     pub masks: Option<MaskPlace>,
+    /// Probe of recurrent states, for tests.
+    pub state_probe: StateProbe,
 }
 
 /// The options of [`LocalOptions`] for a known kind of device.
@@ -50,6 +52,8 @@ pub(crate) struct GroupOptions<'a, B: Backend> {
     pub progress: Option<&'a OnProgress>,
     /// Place of masks: see [`LocalOptions::masks`].
     pub masks: Option<MaskPlace>,
+    /// Probe of recurrent states: see [`LocalOptions::state_probe`].
+    pub state_probe: StateProbe,
 }
 
 impl<'a, B: Backend> GroupOptions<'a, B> {
@@ -60,6 +64,7 @@ impl<'a, B: Backend> GroupOptions<'a, B> {
             weight_cache: None,
             progress: None,
             masks: None,
+            state_probe: StateProbe::default(),
         }
     }
 }
@@ -159,6 +164,7 @@ impl LocalGroup {
                 weight_cache: options.weight_cache.map(Path::to_owned),
                 progress: options.progress.cloned(),
                 masks: options.masks,
+                state_probe: options.state_probe.clone(),
                 ready: ready.clone(),
             };
             let (open, drafters) = (open.clone(), options.drafters.clone());
@@ -303,6 +309,7 @@ impl OnDevice for Start<'_> {
             weight_cache: options.weight_cache.as_deref(),
             progress: options.progress.as_ref(),
             masks: options.masks,
+            state_probe: options.state_probe.clone(),
             ..GroupOptions::new(drafters)
         };
         LocalGroup::start_on_device(config, &options)
@@ -317,6 +324,7 @@ struct Loading {
     weight_cache: Option<PathBuf>,
     progress: Option<OnProgress>,
     masks: Option<MaskPlace>,
+    state_probe: StateProbe,
     ready: Sender<Started>,
 }
 
@@ -351,6 +359,7 @@ impl Loading {
             let mut worker = Worker::load(&self.config, rank, backend, options)?;
             let masks = self.masks.map_or_else(MaskPlace::of_environment, Ok);
             worker.set_mask_place(masks?)?;
+            worker.state_probe = self.state_probe;
             Ok(worker)
         });
         let mut worker = match loaded {

@@ -9,6 +9,10 @@ use lockstep_types::{
 
 use super::{PlanError, outcome::Outcome, slots::RowTask};
 
+mod probe;
+
+pub use probe::{SeenState, StateProbe};
+
 /// The live state of one slot.
 #[derive(Debug, Default)]
 struct LiveState {

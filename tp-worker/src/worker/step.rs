@@ -52,6 +52,7 @@ impl<B: Backend + 'static> Worker<B> {
         let agreement = &mut self.agreement;
         let mut outputs = agreement.take_rows(planned, extent, outputs, backend, target)?;
         self.settle(&mut outputs)?;
+        self.probe_states();
         let verify_us = clock.stage_us();
         let forward_us = clock.total_us();
         self.extend_drafts()?;

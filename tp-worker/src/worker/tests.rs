@@ -11,6 +11,7 @@ mod memory;
 mod operations;
 mod own_depths;
 mod random;
+mod reload;
 mod sampling;
 mod speculation;
 pub(super) mod support;

@@ -99,18 +99,23 @@ mod tests {
     use super::*;
     use crate::{GatedDeltaNames, GatedDeltaSpec};
 
-    /// Sizes of Qwen3.6-35B-A3B: a state takes 2 MiB of matrices and 96 KiB of columns in each
-    /// layer.
-    #[test]
-    fn states_and_records_have_the_bytes_of_their_parts() {
-        let delta = GatedDeltaSpec {
+    /// A layer of Qwen's models, which differ in the number of value heads.
+    fn of_qwen(value_heads: usize) -> GatedDeltaSpec {
+        GatedDeltaSpec {
             key_heads: 16,
-            value_heads: 32,
+            value_heads,
             key_dim: 128,
             value_dim: 128,
             taps: 4,
             names: GatedDeltaNames::default(),
-        };
+        }
+    }
+
+    /// Sizes of Qwen3.6-35B-A3B: a state takes 2 MiB of matrices and 96 KiB of columns in each
+    /// layer.
+    #[test]
+    fn states_and_records_have_the_bytes_of_their_parts() {
+        let delta = of_qwen(32);
         let (matrices, channels) = (32 * 128 * 128, 2 * 16 * 128 + 32 * 128);
         assert_eq!(delta.channels(1), channels);
         assert_eq!(delta.state_bytes(1), 4 * (matrices + 3 * channels) as u64);
@@ -128,5 +133,37 @@ mod tests {
         };
         assert_eq!(limits.bytes(1000, 7), 10_000 + 2 * 3 * 5 * 7);
         assert_eq!(limits.with_nodes(2).bytes(1000, 7), 10_000 + 2 * 3 * 2 * 7);
+    }
+
+    /// The table of scratch in the documentation, by model: recurrent layers and value heads.
+    #[test]
+    fn the_documentation_has_the_scratch_of_a_request() {
+        let documentation = include_str!("../../../docs/design/memory.md");
+        let nodes = 1 + 8;
+        let scratch = StateLimits {
+            states: 0,
+            records: 1,
+            nodes,
+        };
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        for (model, layers, value_heads) in [
+            ("Qwen3.5-9B", 24, 32),
+            ("Qwen3.6-27B", 48, 48),
+            ("Qwen3.6-35B-A3B", 30, 32),
+            ("Qwen3-Next-80B-A3B", 36, 32),
+        ] {
+            let delta = of_qwen(value_heads);
+            let state = layers * delta.state_bytes(1);
+            let records = scratch.bytes(state, layers * delta.record_bytes(1));
+            let snapshots = nodes as u64 * state;
+            let row = format!(
+                "| {model} | {:.1} MiB | {:.1} MiB | {:.1} MiB | {:.1} |",
+                mib(state),
+                mib(records),
+                mib(snapshots),
+                snapshots as f64 / records as f64
+            );
+            assert!(documentation.contains(&row), "docs/design/memory.md: {row}");
+        }
     }
 }

@@ -56,6 +56,13 @@ pub fn nextn(path: Option<&Path>, target: &ModelConfig) -> Result<DraftModel, Co
         let model = format!("the model in {}", target.path.display());
         return Err(ConfigError::conflict(ALGORITHM, model, why, remedy));
     }
+    if let Some(second) = layer.second(&target.path) {
+        let why = format!(
+            "the folder has a second draft layer, {second}, and models with several draft layers \
+             are served without them alone"
+        );
+        return Err(ConfigError::conflict(ALGORITHM, model, why, OTHERS));
+    }
     if let Some(stored) = tensor_names(&target.path).ok().flatten() {
         families::stored_experts_of(&mut layer.spec, &layer.names.layer, &stored);
     }

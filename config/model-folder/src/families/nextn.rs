@@ -24,6 +24,20 @@ impl DraftLayer {
         let name = format!("{}.weight", self.names.projection);
         stored.is_none_or(|stored| stored.contains(&name))
     }
+
+    /// Returns the name of a second draft layer, if the weights in `folder` have one. A
+    /// `config.json` need not tell of it.
+    pub(crate) fn second(&self, folder: &Path) -> Option<String> {
+        let (before, number) = self.names.layer.rsplit_once('.')?;
+        let next = number.parse::<usize>().ok()?.checked_add(1)?;
+        let name = format!("{before}.{next}");
+        let stored = tensor_names(folder).ok().flatten()?;
+        let own = format!("{name}.");
+        stored
+            .iter()
+            .any(|stored| stored.starts_with(&own))
+            .then_some(name)
+    }
 }
 
 /// Reads a draft layer of the model's own layers, given its `config.json`, its layers and its

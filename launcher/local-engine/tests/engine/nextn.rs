@@ -9,7 +9,14 @@ use crate::{
     setup::{Setup, cached, reported, together},
 };
 
-const MODELS: [&str; 3] = ["glm4_moe", "deepseek_v3", "qwen3_5"];
+const MODELS: [&str; 6] = [
+    "glm4_moe",
+    "deepseek_v3",
+    "glm4_moe_lite",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_next",
+];
 /// Tokens of the longest prompt.
 const PROMPT: u32 = 70;
 

@@ -59,7 +59,7 @@ impl Accepted {
             Algorithm::Eagle => &self.eagle,
             Algorithm::Dflash => &self.dflash,
             Algorithm::Standalone => &self.draft,
-            Algorithm::Ngram | Algorithm::JumpForward | Algorithm::Itself => {
+            Algorithm::Ngram | Algorithm::Nextn | Algorithm::JumpForward | Algorithm::Itself => {
                 panic!("the reference has no {algorithm:?}")
             }
         };

@@ -15,6 +15,9 @@
 //!   experts, and [`gpt_oss`] one with both, and with sinks. [`mechanisms`] has every drafter on
 //!   each of them. [`latent`] has one with latent attention.
 //! - [`hybrid`] has a model with recurrent layers.
+//! - [`conversations`] asks in turns, and compares the bits of recurrent states with those of plain
+//!   decoding. [`recurrent_matrix`] does so in many settings, [`field_bugs`] where other
+//!   engines had bugs, and [`state_search`] at random.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`constraints`] checks constrained outputs; the random requests of all others have some, too.
 //! - [`budgets`] limits the reasoning before outputs.
@@ -28,11 +31,13 @@
 mod adaptive;
 mod budgets;
 mod constraints;
+mod conversations;
 mod cuda;
 mod data_parallel;
 mod depth;
 mod dflash;
 mod experts;
+mod field_bugs;
 mod forced;
 mod goldens;
 mod gpt_oss;
@@ -46,8 +51,10 @@ mod modes;
 mod oracle;
 mod pauses;
 mod policies;
+mod recurrent_matrix;
 mod requests;
 mod setup;
 mod soak;
+mod state_search;
 mod two_caches;
 mod windows;

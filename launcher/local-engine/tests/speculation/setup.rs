@@ -10,6 +10,7 @@ use lockstep_config::{
 };
 use lockstep_devices::{DeviceFootprint, Registry};
 use lockstep_local_engine::{LocalEngine, LocalOptions, MaskPlace};
+use lockstep_tp_worker::worker::StateProbe;
 use lockstep_types::{
     CheckpointFormat, DeviceKind, DflashSpec, DraftKind, Dtype, EngineConfig, ExpertGate,
     ExpertGroups, ExpertTensors, ExpertsNames, ExpertsSpec, Footprint as _, GatedDeltaNames,
@@ -21,6 +22,8 @@ use crate::policies::Policy;
 
 /// Most tokens of a request, prompt and output together.
 pub const CONTEXT: usize = 288;
+/// Likewise, of [`Layers::Fixture`]: outputs pass the positions whose states are kept.
+pub const FIXTURE_CONTEXT: usize = 384;
 
 /// The algorithm that drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub enum Algorithm {
     Standalone,
     Ngram,
     Dflash,
+    /// The model's own draft layer, of [`Layers::Fixture`].
+    Nextn,
     /// No drafter: only forced text is drafted.
     JumpForward,
     /// The target is its own draft model.
@@ -62,6 +67,7 @@ impl Algorithm {
             Self::Standalone | Self::Itself => "STANDALONE",
             Self::Ngram => "NGRAM",
             Self::Dflash => "DFLASH",
+            Self::Nextn => "NEXTN",
             Self::JumpForward => "JUMP_FORWARD",
         }
     }
@@ -74,7 +80,7 @@ impl Algorithm {
             Self::Standalone => Some("models/lockstep-demo-1m-draft"),
             Self::Dflash => Some("models/lockstep-demo-7m-dflash"),
             Self::Itself => Some("models/lockstep-demo-7m"),
-            Self::Ngram | Self::JumpForward => None,
+            Self::Ngram | Self::Nextn | Self::JumpForward => None,
         }
     }
 }
@@ -148,6 +154,9 @@ pub enum Layers {
     /// Random weights: three recurrent layers, and one of attention at the end. Drafts have
     /// attention alone.
     Hybrid,
+    /// Those of a model in `tests/fixtures/nextn`, which has a draft layer of its own, and a
+    /// vocabulary of its own too.
+    Fixture(&'static str),
 }
 
 /// A window that hides the ancestors of a tree's nodes, none, and one of more than a page.
@@ -156,7 +165,7 @@ pub const WINDOWS: [Option<usize>; 3] = [Some(2), None, Some(21)];
 impl Layers {
     fn change(self, model: &mut ModelConfig) {
         match self {
-            Self::Trained => {}
+            Self::Trained | Self::Fixture(_) => {}
             Self::Random => randomise(model),
             Self::TwoCaches => mix_caches(model),
             Self::Latent => be_deepseek(model),
@@ -279,14 +288,25 @@ impl Setup {
         }
     }
 
+    /// Most tokens of a request of this setup, prompt and output together.
+    pub fn context(&self) -> usize {
+        match self.layers {
+            Layers::Fixture(_) => FIXTURE_CONTEXT,
+            _ => CONTEXT,
+        }
+    }
+
     fn args(&self) -> ServeArgs {
         let mut args = ServeArgs::default();
-        args.model.model_path = Some(root().join("models/lockstep-demo-7m"));
+        args.model.model_path = Some(match self.layers {
+            Layers::Fixture(name) => root().join("tests/fixtures/nextn").join(name),
+            _ => root().join("models/lockstep-demo-7m"),
+        });
         args.model.dtype = Some(match self.dtype {
             Dtype::Bfloat16 => DtypeArg::Bfloat16,
             Dtype::Float32 => DtypeArg::Float32,
         });
-        args.model.context_length = Some(CONTEXT);
+        args.model.context_length = Some(self.context());
         args.parallel.tp_size = Some(self.tp);
         args.parallel.dp_size = Some(self.dp);
         args.parallel.enable_dp_attention = self.dp > 1;
@@ -361,8 +381,14 @@ impl Setup {
 
     /// Starts the engine with the algorithms and policies of a program.
     pub fn start_with(&self, registry: Registry) -> LocalEngine {
+        self.start_watched(registry, StateProbe::default())
+    }
+
+    /// Starts the engine as [`Self::start_with`] does, with a probe of recurrent states.
+    pub fn start_watched(&self, registry: Registry, state_probe: StateProbe) -> LocalEngine {
         let options = LocalOptions {
             registry,
+            state_probe,
             masks: Some(self.masks),
             ..LocalOptions::default()
         };

@@ -77,6 +77,10 @@ impl Memory for CpuBackend {
         self.allocated.states += states.bytes() as u64;
         Ok(states)
     }
+    #[cfg(feature = "state-probe")]
+    fn state_bits(&self, states: &CpuStates, state: u32) -> Vec<u32> {
+        states.bits(state)
+    }
     fn inputs(&mut self, limits: &InputLimits) -> Result<CpuInputs, BackendError> {
         let inputs = CpuInputs::new(limits)?;
         self.allocated.activations += CpuInputs::bytes(limits);

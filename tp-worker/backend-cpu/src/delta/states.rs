@@ -104,6 +104,19 @@ impl CpuStates {
         self.matrices.bytes() + self.columns.bytes() + self.records.bytes()
     }
 
+    /// Returns the bits of a state in all layers: matrices, then columns.
+    #[cfg(feature = "state-probe")]
+    pub(crate) fn bits(&self, state: u32) -> Vec<u32> {
+        let StatesShape { delta, limits, .. } = self.shape;
+        let widths = [delta.matrices(), delta.state() - delta.matrices()];
+        let parts = [&self.matrices, &self.columns].into_iter().zip(widths);
+        let of_layers = parts.flat_map(|(buffer, width)| {
+            let states = buffer.chunks_exact(width).skip(state as usize);
+            states.step_by(limits.states).flatten()
+        });
+        of_layers.map(|value| value.to_bits()).collect()
+    }
+
     /// Panics unless the layers have heads of `shape` and all that the staged batch names.
     pub(super) fn expect(&mut self, shape: &DeltaShape, inputs: &CpuInputs) {
         assert!(*shape == self.shape.delta, "states have the layer's heads");

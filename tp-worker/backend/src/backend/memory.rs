@@ -81,6 +81,13 @@ pub trait Memory: Send + Sized {
         let _ = shape;
         Err(BackendError::Unsupported(NO_STATES.into()))
     }
+    /// Returns the bits of a state in all layers that share `states`, for tests that compare them.
+    /// Empty on devices that do not read states back.
+    #[cfg(feature = "state-probe")]
+    fn state_bits(&self, states: &Self::States, state: u32) -> Vec<u32> {
+        let _ = (states, state);
+        Vec::new()
+    }
     /// Allocates room for batches within `limits`, one at a time.
     ///
     /// # Errors

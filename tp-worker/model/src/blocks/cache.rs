@@ -117,6 +117,16 @@ impl<B: Backend> ModelCache<B> {
         states.try_for_each(|states| backend.copy_states(states, moves))
     }
 
+    /// Returns the bits of a state in all recurrent layers, for tests that compare them. Empty on
+    /// devices that do not read states back.
+    #[cfg(feature = "state-probe")]
+    pub fn state_bits(&self, backend: &B, state: u32) -> Vec<u32> {
+        let states = self.states.iter();
+        states
+            .flat_map(|states| backend.state_bits(states, state))
+            .collect()
+    }
+
     /// Returns the states of the layers of the shape at `place`.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use lockstep_model::HiddenSource;
 use lockstep_types::{DraftModel, Dtype, KvCacheDtype, ModelConfig};
 
 use crate::{
-    head::{Rig, Setup, argmax},
+    head::{REQUESTS, Rig, Setup, argmax},
     naive::Naive,
     pass::fixture,
     support::cpu,
@@ -25,13 +25,25 @@ struct Prompt {
     ids: Vec<u32>,
     /// The target's token behind them.
     next: u32,
-    /// For each draft of a chain, the likeliest tokens and their logits.
-    drafts: Vec<Vec<(u32, f32)>>,
+    /// For each position, the likeliest tokens of a first draft.
+    positions: Vec<Top5>,
+    /// For each draft of a chain, the likeliest tokens.
+    drafts: Vec<Top5>,
 }
 
+/// The likeliest tokens and their logits.
+type Top5 = Vec<(u32, f32)>;
+
 const TOLERANCE: f32 = 5e-4;
-/// A draft layer with experts, one with latent attention too, and one beside recurrent layers.
-const FOLDERS: [&str; 3] = ["glm4_moe", "deepseek_v3", "qwen3_5"];
+/// Draft layers with experts, with latent attention too, and beside recurrent layers.
+const FOLDERS: [&str; 6] = [
+    "glm4_moe",
+    "deepseek_v3",
+    "glm4_moe_lite",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_next",
+];
 
 fn folder(name: &str) -> PathBuf {
     fixture("../nextn").join(name)
@@ -84,18 +96,22 @@ fn drafted(
 
 fn check(name: &str, found: &[Vec<Vec<f32>>]) {
     for (prompt, chain) in golden(name).iter().zip(found) {
-        for (step, (top5, logits)) in prompt.drafts.iter().zip(chain).enumerate() {
-            for (token, expected) in top5 {
-                let error = (logits[*token as usize] - expected).abs();
-                let length = prompt.ids.len();
-                assert!(
-                    error <= TOLERANCE,
-                    "{name}, {length} tokens, draft {step}: off by {error}"
-                );
-            }
-            if top5[0].1 - top5[1].1 > 2.0 * TOLERANCE {
-                assert_eq!(argmax(logits), top5[0].0);
-            }
+        let what = format!("{name}, {} tokens, draft", prompt.ids.len());
+        near(&what, &prompt.drafts, chain);
+    }
+}
+
+/// Asserts that logits are those of the reference.
+fn near(what: &str, expected: &[Top5], found: &[Vec<f32>]) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (at, (top5, logits)) in expected.iter().zip(found).enumerate() {
+        assert_eq!(top5.len(), 5);
+        for (token, expected) in top5 {
+            let error = (logits[*token as usize] - expected).abs();
+            assert!(error <= TOLERANCE, "{what} {at}: off by {error}");
+        }
+        if top5[0].1 - top5[1].1 > 2.0 * TOLERANCE {
+            assert_eq!(argmax(logits), top5[0].0);
         }
     }
 }
@@ -111,6 +127,26 @@ fn a_draft_layer_drafts_as_the_reference_does() {
         }
         let naive = Naive::new(Box::new(Single::new()));
         check(name, &drafted(naive, name, usize::MAX, 16));
+    }
+}
+
+/// A first draft behind every position of a prompt, not only behind its end.
+#[test]
+fn a_draft_layer_drafts_as_the_reference_does_at_each_position() {
+    for name in FOLDERS {
+        let (target, draft) = models(name);
+        let setup = Setup {
+            page_size: 16,
+            chunk: REQUESTS,
+            kv_dtype: KvCacheDtype::Float32,
+            positions: 80,
+        };
+        let backend = cpu(Dtype::Float32, Box::new(Single::new()));
+        let mut rig = Rig::new(backend, &target, &draft, setup);
+        for prompt in golden(name) {
+            let what = format!("{name}, {} tokens, position", prompt.ids.len());
+            near(&what, &prompt.positions, &rig.positions(&prompt.ids));
+        }
     }
 }
 

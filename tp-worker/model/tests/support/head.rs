@@ -127,6 +127,23 @@ impl<B: Backend> Rig<B> {
     /// Runs `text` and takes it into the head, as the root of `slot`. Returns the target's
     /// next token on rank 0.
     pub fn prefill(&mut self, text: &[u32], slot: u32) -> Option<u32> {
+        self.prefill_with(text, slot, None)
+    }
+
+    /// Runs a text without peers, in chunks of no more tokens than there are slots. Returns the
+    /// logits of a first draft at each position.
+    pub fn positions(&mut self, text: &[u32]) -> Vec<Vec<f32>> {
+        let mut all = Vec::new();
+        self.prefill_with(text, 0, Some(&mut all));
+        all
+    }
+
+    fn prefill_with(
+        &mut self,
+        text: &[u32],
+        slot: u32,
+        mut all: Option<&mut Vec<Vec<f32>>>,
+    ) -> Option<u32> {
         let mut next = None;
         let setup = self.setup;
         for start in (0..text.len()).step_by(setup.chunk) {
@@ -166,8 +183,15 @@ impl<B: Backend> Rig<B> {
                 .head
                 .feed_features(backend, features, &rows)
                 .unwrap();
-            let slots = &[slot][..wanted.len()];
-            drafting.take_in(backend, &pass, wanted, slots).unwrap();
+            let Some(all) = &mut all else {
+                let slots = &[slot][..wanted.len()];
+                drafting.take_in(backend, &pass, wanted, slots).unwrap();
+                continue;
+            };
+            drafting.take_in(backend, &pass, &rows, &rows).unwrap();
+            for row in rows {
+                all.push(drafting.logits(backend, &[HiddenSource::Root(row)]));
+            }
         }
         next
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use lockstep_types::{
     EngineConfig,
-    step::{PlanPart, SlotExtend, SlotOpen, SlotOutput},
+    step::{PlanPart, SlotExtend, SlotOpen, SlotOutput, StateKeep},
 };
 
 use crate::conformance::{
@@ -25,6 +25,8 @@ pub(super) struct DpRank {
     free_pages: Vec<u32>,
     /// Groups of layers; a request has the same pages in each.
     groups: usize,
+    /// True if the model has recurrent layers. A slot's live state has the slot's number.
+    recurrent: bool,
     free_slots: Vec<u32>,
     closes: Vec<u32>,
     /// Most positions that a decode step may write.
@@ -68,6 +70,7 @@ impl DpRank {
             // page tables are out of order.
             free_pages: (1..config.kv_pages().window as u32).collect(),
             groups: config.model.kv_groups().len(),
+            recurrent: config.model.has_states(),
             free_slots: (0..SLOTS as u32).collect(),
             closes: Vec::new(),
             reserve: speculation
@@ -128,15 +131,7 @@ impl DpRank {
             .map(|other| self.shared(other));
         let pages = match shared {
             Some(None) => return None,
-            Some(Some((theirs, pages))) => {
-                let common = theirs
-                    .iter()
-                    .zip(&tokens)
-                    .take_while(|(a, b)| a == b)
-                    .count();
-                // A draft head's keys and values at a position depend on the next token too.
-                pages[..(common - 1) / PAGE_SIZE].to_vec()
-            }
+            Some(Some((theirs, pages))) => pages[..shared_pages(theirs, &tokens)].to_vec(),
             None => Vec::new(),
         };
         let slot = self.free_slots.pop()?;
@@ -147,6 +142,8 @@ impl DpRank {
             prompt_len: request_of.prompt.len() as u32,
             cached_len: cached as u32,
             generation: request_of.generation.clone(),
+            state: self.recurrent.then_some(slot),
+            restore: (self.recurrent && cached > 0).then_some(copy_for(request)),
             ..SlotOpen::new(slot, tokens)
         };
         self.running.push(Running {
@@ -173,6 +170,7 @@ impl DpRank {
     fn extend(&mut self, at: usize) -> SlotExtend {
         let row = &mut self.running[at];
         let chunk = CHUNK.min(row.known - row.prefilled);
+        let before = row.prefilled;
         row.prefilled += chunk;
         let request = &self.requests[row.request];
         let tokens = request.prompt.len() + self.texts[row.request].len();
@@ -186,11 +184,18 @@ impl DpRank {
         let fresh = row.pages[row.granted..].iter().copied();
         let new_pages = SlotExtend::pages_of_all(fresh, self.groups);
         row.granted = row.pages.len();
+        let passed = before as u32 + 1..=row.prefilled as u32;
+        let mut keeps = match self.recurrent {
+            true => copies_of(&self.requests, row.request),
+            false => Vec::new(),
+        };
+        keeps.retain(|keep| passed.contains(&keep.position));
         SlotExtend {
             slot: row.slot,
             prefill_len: chunk as u32,
             sample: row.prefilled == row.known,
             new_pages,
+            keeps,
             ..SlotExtend::default()
         }
     }
@@ -244,4 +249,32 @@ impl DpRank {
             }
         }
     }
+}
+
+/// Returns the number of a request's pages that another request with a text that begins with
+/// `theirs` reads.
+fn shared_pages(theirs: &[u32], tokens: &[u32]) -> usize {
+    let pairs = theirs.iter().zip(tokens);
+    let common = pairs.take_while(|(one, other)| one == other).count();
+    // A draft head's keys and values at a position depend on the next token too.
+    (common - 1) / PAGE_SIZE
+}
+
+/// Returns the number of the state from which a request goes on that shares another one's pages.
+fn copy_for(request: usize) -> u32 {
+    (SLOTS + request) as u32
+}
+
+/// Returns the states that a request keeps for those that share its pages, in the order of their
+/// positions. A position is another one for each.
+fn copies_of(requests: &[Request], request: usize) -> Vec<StateKeep> {
+    let sharing = requests.iter().enumerate();
+    let sharing = sharing.filter(|(_, other)| other.shares == Some(request));
+    let copy = |(number, other): (usize, &Request)| StateKeep {
+        position: (shared_pages(&requests[request].prompt, &other.prompt) * PAGE_SIZE) as u32,
+        state: copy_for(number),
+    };
+    let mut copies: Vec<StateKeep> = sharing.map(copy).collect();
+    copies.sort_unstable_by_key(|copy| copy.position);
+    copies
 }

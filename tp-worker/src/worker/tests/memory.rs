@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use lockstep_adaptive::{AdaptiveConfig, BatchSlot, Tier};
 use lockstep_backend::Groups;
 use lockstep_backend_cpu::CpuAllocated;
 use lockstep_collective::local_group;
@@ -198,6 +199,62 @@ fn states_and_records_take_what_is_charged() {
         config.kv.states = SLOTS + 3;
         chunked(&mut config, Some(64));
         check(&config, &format!("{shape:?} on {tp_size}, {dp_size}"));
+    }
+}
+
+/// Six tiers, which begin with a shallow one, take the records of the largest.
+#[test]
+fn six_tiers_take_the_records_of_the_largest() {
+    let mut config = of_fixture("qwen3_5", 1, [7, 1, 8]);
+    let alone = taken(&config)[0].0;
+    let depths = vec![0, 1, 2, 3, 5, 7];
+    let tiers = depths.iter().map(|depth| Tier {
+        depth: *depth,
+        tokens: depth + 1,
+    });
+    let (tiers, slots) = (tiers.collect(), vec![BatchSlot::new(1, depths)]);
+    config.speculation.adaptive = Some(AdaptiveConfig::new("ema", 1, tiers, slots));
+    check(&config, "six tiers");
+    let six = taken(&config)[0].0;
+    assert_eq!(six, alone);
+    let RankMemory { target, .. } = DeviceFootprint.rank(&config.shape(), 0);
+    let of_first = config.state_limits().with_nodes(2);
+    assert!(of_first.bytes(target.state, target.record) < six.states);
+}
+
+/// Returns a configuration that drafts with the own layer of a model in `tests/fixtures/nextn`.
+fn of_fixture(name: &str, tp_size: usize, shape: [usize; 3]) -> EngineConfig {
+    let mut config = config(tp_size, 16, Dtype::Float32);
+    let folder = repository().join("tests/fixtures/nextn").join(name);
+    config.model = lockstep_model_folder::load(&folder).unwrap();
+    let mut config = speculating(config, "NEXTN", shape);
+    config.kv.states = if config.model.has_states() {
+        SLOTS + 3
+    } else {
+        0
+    };
+    chunked(&mut config, Some(64));
+    config
+}
+
+#[test]
+fn own_draft_layers_take_what_is_charged() {
+    for name in ["glm4_moe", "deepseek_v3", "qwen3_5", "qwen3_5_moe"] {
+        for (tp_size, dp_size, shape) in [(1, 1, [3, 1, 4]), (2, 1, [3, 2, 5]), (2, 2, [2, 1, 3])] {
+            let mut config = of_fixture(name, tp_size, shape);
+            if !config
+                .model
+                .common_heads()
+                .is_multiple_of(tp_size / dp_size)
+            {
+                continue;
+            }
+            config.parallel.dp_size = dp_size;
+            check(
+                &config,
+                &format!("{name} {shape:?} on {tp_size}, {dp_size}"),
+            );
+        }
     }
 }
 

@@ -55,6 +55,10 @@ pub(super) fn speculating(
             lockstep_model_folder::draft::dflash(&folder("lockstep-demo-7m-dflash"), target),
             DraftKv::Tokens,
         ),
+        "NEXTN" => (
+            lockstep_model_folder::draft::nextn(None, target),
+            DraftKv::Pairs,
+        ),
         _ => (
             lockstep_model_folder::draft::whole_model(&folder("lockstep-demo-1m-draft"), target),
             DraftKv::Tokens,

@@ -113,3 +113,41 @@ fn models_without_a_draft_layer_say_so() {
     let names = ["num_nextn_predict_layers", "several draft layers"];
     refused(None, &model(two.path()), &names);
 }
+
+/// Drafting with the first of several layers alone would draft worse and say nothing.
+#[test]
+fn a_second_draft_layer_that_is_stored_is_named() {
+    for (name, first, second) in [
+        (
+            "glm4_moe",
+            "model.layers.3.eh_proj.weight",
+            "model.layers.4",
+        ),
+        (
+            "deepseek_v3",
+            "model.layers.3.eh_proj.weight",
+            "model.layers.4",
+        ),
+        ("qwen3_5", "mtp.fc.weight", "mtp.layers.1"),
+        ("qwen3_next", "mtp.fc.weight", "mtp.layers.1"),
+    ] {
+        let text = std::fs::read(fixture("nextn").join(name).join("config.json"));
+        let config = serde_json::from_slice(&text.expect("a file")).expect("JSON");
+        let other = format!("{second}.input_layernorm.weight");
+        for (names, described) in [(&[first][..], true), (&[first, &other], false)] {
+            let dir = folder(&config, None);
+            tensor_names(dir.path(), names);
+            let found = crate::Described::of(dir.path()).expect("a model");
+            assert_eq!(found.own_draft, described, "{name}");
+            let draft = crate::draft::nextn(None, &model(dir.path()));
+            if let Err(error) = &draft {
+                let error = error.to_string();
+                assert!(
+                    error.contains(second) && error.contains("several draft layers"),
+                    "{error}"
+                );
+            }
+            assert_eq!(draft.is_ok(), described, "{name}");
+        }
+    }
+}
