@@ -8,6 +8,7 @@ mod all_reduce;
 mod attention;
 mod line;
 mod products;
+mod recurrent;
 mod rows;
 mod sampling;
 mod setup;
@@ -84,6 +85,8 @@ enum Part {
     Steps,
     /// Attention over a paged cache.
     Attention,
+    /// The gated delta rule of recurrent layers; for a model with such layers alone.
+    Recurrent,
     /// Norms, rotary embedding, activation, table look-up.
     Rows,
     /// Sums over two ranks in this process, after the matrix products they follow.
@@ -220,6 +223,14 @@ impl Found {
         setup: &Setup,
         shape: &Shape,
     ) -> anyhow::Result<()> {
+        if let Some(delta) = shape.delta {
+            if args.wants(Part::Recurrent) {
+                progress(&format!("{}: the gated delta rule", shape.name));
+                recurrent::measure::<B>(setup, shape, delta, &mut self.lines)?;
+            }
+            // The other kernels are measured with the attention of the same model.
+            return Ok(());
+        }
         if args.wants(Part::Attention) {
             for &format in &args.kv_cache_dtype {
                 progress(&format!(
