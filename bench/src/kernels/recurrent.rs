@@ -1,9 +1,8 @@
 //! The gated delta rule over states that are several times the last-level cache.
 
-use lockstep_backend::{
-    DeltaOperands, DeltaShape, GatedDelta, Holds, RowState, StateLimits, StatesShape,
-};
+use lockstep_backend::{DeltaOperands, DeltaShape, GatedDelta, Holds, RowState, StatesShape};
 use lockstep_devices::{Arithmetic, Device};
+use lockstep_types::StateLimits;
 
 use super::attention::Call;
 use super::line::Line;
