@@ -8,6 +8,7 @@ mod all_reduce;
 mod attention;
 mod line;
 mod products;
+mod recurrent;
 mod rows;
 mod sampling;
 mod setup;
@@ -84,6 +85,8 @@ enum Part {
     Steps,
     /// Attention over a paged cache.
     Attention,
+    /// The gated delta rule of recurrent layers; for a model with such layers alone.
+    Recurrent,
     /// Norms, rotary embedding, activation, table look-up.
     Rows,
     /// Sums over two ranks in this process, after the matrix products they follow.
@@ -121,6 +124,11 @@ fn measure(args: &Args, working_set: usize) -> anyhow::Result<Report> {
     let mut model = args.model_path.clone();
     lockstep_hub::resolve_name("--model-path", &mut model, Kind::Target)?;
     let shapes = shape::chosen(&args.shape, model.as_deref(), &args.custom)?;
+    require!(
+        !args.only.contains(&Part::Recurrent) || shapes.iter().any(|shape| shape.delta.is_some()),
+        "no shape has recurrent layers: name a model of some in --model-path, or leave out \
+         --only recurrent"
+    );
     let setup = Setup::new(threads, args.isa, args.repeat, working_set);
     let cores = DeviceConfig::default();
     progress("measuring the limits of this machine");
@@ -220,6 +228,14 @@ impl Found {
         setup: &Setup,
         shape: &Shape,
     ) -> anyhow::Result<()> {
+        if let Some(delta) = shape.delta {
+            if args.wants(Part::Recurrent) {
+                progress(&format!("{}: the gated delta rule", shape.name));
+                recurrent::measure::<B>(setup, shape, delta, &mut self.lines)?;
+            }
+            // The other kernels are measured with the attention of the same model.
+            return Ok(());
+        }
         if args.wants(Part::Attention) {
             for &format in &args.kv_cache_dtype {
                 progress(&format!(

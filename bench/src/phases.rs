@@ -43,7 +43,8 @@ pub struct Args {
     /// What to draft with: a name, with its folder where that is not
     /// MODEL-eagle3, MODEL-eagle, MODEL-draft or MODEL-dflash
     /// (`standalone=models/small`)
-    /// [default: the first whose folder is there].
+    /// [default: NEXTN, if the model has a draft layer of its own, else the first
+    /// whose folder is there].
     #[arg(
         long,
         value_name = "NAME[=DIR]",

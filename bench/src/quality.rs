@@ -185,3 +185,6 @@ fn config(
     .value
     .0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,7 +33,8 @@ pub struct Args {
     /// What to draft with: names, each with its folder where that is not
     /// MODEL-eagle3, MODEL-eagle, MODEL-draft or MODEL-dflash
     /// (`standalone=models/small`)
-    /// [default: those whose folder is there].
+    /// [default: NEXTN, if the model has a draft layer of its own, and those whose
+    /// folder is there].
     ///
     /// NGRAM remembers what it served, and finds the texts of earlier runs.
     #[arg(

@@ -10,7 +10,8 @@ import pathlib
 from tokenizers import Tokenizer
 
 from chatml import END, render
-from model import greedy, load
+from loading import load_target
+from model import greedy
 
 
 def main():
@@ -18,7 +19,7 @@ def main():
     parser.add_argument("prompts", nargs="+")
     parser.add_argument("--model", type=pathlib.Path, default=pathlib.Path(__file__).parents[1] / "lockstep-demo-7m")
     arguments = parser.parse_args()
-    model, tokenizer = load(arguments.model), Tokenizer.from_file(str(arguments.model / "tokenizer.json"))
+    model, tokenizer = load_target(arguments.model), Tokenizer.from_file(str(arguments.model / "tokenizer.json"))
     for prompt in arguments.prompts:
         ids = tokenizer.encode(render([{"role": "user", "content": prompt}], True)).ids
         output, _, _ = greedy(model, ids, 256, END)

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from chatml import render
-from model import load
+from loading import load_target
 from synthetic.tools import exchange, offers
 
 MESSAGES = [
@@ -43,7 +43,7 @@ def main():
     folder = parser.parse_args().model
     tokenizer = AutoTokenizer.from_pretrained(folder)
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    ours = load(folder)
+    ours = load_target(folder)
     check_template(tokenizer)
     text = render(MESSAGES, True)
     ids = torch.tensor([tokenizer(text).input_ids])

@@ -17,7 +17,8 @@ from tokenizers import Tokenizer
 
 from chatml import END, content, render
 from gen_data import CLOSED, STOCHASTIC
-from model import Llama, load
+from loading import load_target
+from model import Llama
 
 
 @torch.no_grad()
@@ -45,7 +46,7 @@ def main():
     parser.add_argument("--eval", type=pathlib.Path, nargs="+", default=[pathlib.Path("data/eval.jsonl")])
     parser.add_argument("--prompts", type=int, default=64, help="per domain")
     arguments = parser.parse_args()
-    model, tokenizer = load(arguments.model), Tokenizer.from_file(str(arguments.model / "tokenizer.json"))
+    model, tokenizer = load_target(arguments.model), Tokenizer.from_file(str(arguments.model / "tokenizer.json"))
     domains: dict[str, list] = {}
     for path in arguments.eval:
         for line in path.read_text().splitlines():

@@ -21,8 +21,10 @@ class RMSNorm(nn.Module):
 
 
 def rotary_tables(length: int, config, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin [length, head_dim] of positions start.. (rotate-half convention)."""
-    frequencies = config.rope_theta ** (-torch.arange(0, config.head_dim, 2).float() / config.head_dim)
+    """cos and sin [length, size] of positions start.. (rotate-half convention). A config with `rotary_dim` turns no more of
+    a head than that."""
+    size = getattr(config, "rotary_dim", config.head_dim)
+    frequencies = config.rope_theta ** (-torch.arange(0, size, 2).float() / size)
     angles = torch.arange(start, start + length)[:, None].float() * frequencies
     angles = torch.cat([angles, angles], -1)
     return angles.cos(), angles.sin()

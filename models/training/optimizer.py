@@ -17,7 +17,7 @@ class Optimizer:
         table = lambda name: "embed" in name or "lm_head" in name
         matrices = [p for name, p in named if p.dim() == 2 and not table(name)]
         tables = [p for name, p in named if p.dim() == 2 and table(name)]
-        vectors = [p for _, p in named if p.dim() < 2]
+        vectors = [p for _, p in named if p.dim() != 2]  # and convolutions
         groups = [{"params": tables, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
         self.optimizers = [
             torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True),

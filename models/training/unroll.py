@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from batches import Batches
 from heads import Head
@@ -51,7 +52,7 @@ class Attend:
         self.later = rows[None] > rows[:, None]
 
     def __call__(self, attention, inputs):
-        q, k, v = attention.project(inputs, *rotary_tables(self.length, self.config, self.step))
+        q, k, v, *gate = attention.project(inputs, *rotary_tables(self.length, self.config, self.step))
         self.step += 1
         self.keys.append(k)
         self.values.append(v)
@@ -62,7 +63,7 @@ class Attend:
         mixed = weights[..., : self.length] @ self.values[0]
         for number, value in enumerate(self.values[1:], self.length):
             mixed = mixed + weights[..., number : number + 1] * value
-        return attention.merge(mixed)
+        return attention.merge(mixed, *gate)
 
 
 def outputs(head: Head, target: Llama, rows: Rows, condition: torch.Tensor, steps: int):
@@ -102,8 +103,11 @@ def arguments(description: str, head: str, minutes: float, steps: int, lr: float
 Loss = Callable[[Head, Llama, Rows, int], tuple[torch.Tensor, list[torch.Tensor]]]
 
 
-def train(head: Head, target: Llama, config: dict, options: argparse.Namespace, loss: Loss) -> None:
-    """Train until the time is up, and write the head. `loss` gives the sum and, of each step, which guesses were right."""
+def train(
+    head: Head, target: Llama, config: dict, options: argparse.Namespace, loss: Loss, written: nn.Module | None = None
+) -> None:
+    """Train until the time is up, and write the head, or what it is a part of. `loss` gives the sum and, of each step, which
+    guesses were right."""
     data = Batches(options.data, options.micro, options.seed, max_length=1024)
     optimizer = Optimizer(head, options.lr, options.muon_lr, options.minutes, warmup=20)
     hits, counts, tokens, logged = [0] * options.unroll, [0] * options.unroll, 0, time.time()
@@ -125,5 +129,5 @@ def train(head: Head, target: Llama, config: dict, options: argparse.Namespace, 
                 flush=True,
             )
             hits, counts, logged = [0] * options.unroll, [0] * options.unroll, time.time()
-    save(head, config, options.out)
+    save(written or head, config, options.out)
     print(f"done: {optimizer.steps} steps, {tokens} tokens")

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use clap::ValueEnum;
-use lockstep_backend::AttentionShape;
-use lockstep_types::ModelConfig;
+use lockstep_backend::{AttentionShape, DeltaShape};
+use lockstep_types::{GatedDeltaSpec, ModelConfig};
 
 /// Models that are often served on CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -51,6 +51,10 @@ pub struct Shape {
     pub kv_heads: usize,
     pub head_dim: usize,
     pub vocab: usize,
+    /// True if queries bring gates for the output.
+    pub gated: bool,
+    /// Heads of a recurrent layer, whose kernels are measured then instead of attention's.
+    pub delta: Option<DeltaShape>,
 }
 
 /// A matrix of a layer.
@@ -76,6 +80,8 @@ impl Shape {
             kv_heads,
             head_dim,
             vocab,
+            gated: false,
+            delta: None,
         }
     }
 
@@ -102,15 +108,53 @@ impl Shape {
             kv_heads,
             head_dim,
             vocab: model.vocab_size,
+            gated: attention.output_gate,
+            delta: None,
         })
     }
 
-    /// The four matrices of a layer, in the order of their use.
+    /// Those of the recurrent layers of a model that has some, beside its attention's.
+    fn recurrent(&self, model: &ModelConfig) -> Option<Self> {
+        let GatedDeltaSpec {
+            key_heads,
+            value_heads,
+            key_dim,
+            value_dim,
+            taps,
+            names: _,
+        } = *model.gated_deltas().next()?;
+        Some(Self {
+            name: format!("{}, recurrent", self.name),
+            delta: Some(DeltaShape {
+                key_heads,
+                value_heads,
+                key_dim,
+                value_dim,
+                taps,
+            }),
+            ..self.clone()
+        })
+    }
+
+    /// The four matrices of a layer, in the order of their use. The small ones of a recurrent
+    /// layer, to the strengths and decays of its heads, are left out.
     pub fn layer(&self) -> [Matrix; 4] {
         let matrix = |name, rows, cols| Matrix { name, rows, cols };
+        let (attention, out) = (self.attention(), self.attention().out_width());
+        let [mixed, output] = match &self.delta {
+            Some(delta) => {
+                let values = delta.value_width();
+                let inputs = delta.channels() + values;
+                [("in_proj", inputs), ("out_proj", values)]
+            }
+            None => {
+                let gates = usize::from(self.gated) * out;
+                [("qkv", attention.qkv_width() + gates), ("o", out)]
+            }
+        };
         [
-            matrix("qkv", self.attention().qkv_width(), self.hidden),
-            matrix("o", self.hidden, self.attention().out_width()),
+            matrix(mixed.0, mixed.1, self.hidden),
+            matrix(output.0, self.hidden, output.1),
             matrix("gate_up", 2 * self.intermediate, self.hidden),
             matrix("down", self.hidden, self.intermediate),
         ]
@@ -146,7 +190,10 @@ pub fn chosen(
     custom: &Custom,
 ) -> anyhow::Result<Vec<Shape>> {
     if let Some(folder) = folder {
-        return Ok(vec![Shape::of(&lockstep_model_folder::load(folder)?)?]);
+        let model = lockstep_model_folder::load(folder)?;
+        let shape = Shape::of(&model)?;
+        let recurrent = shape.recurrent(&model);
+        return Ok(std::iter::once(shape).chain(recurrent).collect());
     }
     let Custom {
         hidden,
@@ -178,6 +225,8 @@ pub fn chosen(
         kv_heads: kv_heads.unwrap_or(base.kv_heads),
         head_dim: head_dim.unwrap_or(base.head_dim),
         vocab: vocab.unwrap_or(base.vocab),
+        gated: false,
+        delta: None,
     };
     require!(
         sizes

@@ -82,6 +82,41 @@ fn every_kernel_has_a_row_with_its_figures() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A hybrid has the kernels of its recurrent layers beside those of its attention.
+#[test]
+fn recurrent_layers_have_kernels_of_their_own() -> anyhow::Result<()> {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures");
+    let line = |model: &str, parts: &str| -> anyhow::Result<Args> {
+        let line = format!(
+            "kernels --model-path {fixtures}/{model} --weights bf16 --tokens 1 --threads 1 \
+             --repeat 1 --only {parts}"
+        );
+        Ok(Command::try_parse_from(line.split_whitespace())?.args)
+    };
+    let json = measure(&line("nextn/qwen3_5", "matmul,recurrent")?, 64 << 10)?.to_json();
+    let rows = json["rows"].as_array().map_or(&[][..], Vec::as_slice);
+    let found = |kernel: &str, size: &str| {
+        let mut rows = rows.iter();
+        let row = rows.find(|row| row["kernel"] == kernel && row["size"] == size);
+        row.is_some_and(|row| row["us"].as_f64().is_some_and(|us| us > 0.0))
+    };
+    // Queries with their gates, keys and values; then queries, keys, values and gates.
+    for (kernel, size) in [
+        ("matmul qkv", "64 -> 384"),
+        ("matmul in_proj", "64 -> 640"),
+        ("matmul out_proj", "256 -> 64"),
+        ("gated_delta decode", "32 x 1"),
+        ("gated_delta verify", "8 x 8"),
+        ("gated_delta prefill", "1 x 512"),
+    ] {
+        assert!(found(kernel, size), "{kernel} {size}: {rows:?}");
+    }
+    let refused = measure(&line("architectures/llama", "recurrent")?, 64 << 10);
+    let refused = format!("{:#}", refused.err().context("no recurrent layers")?);
+    assert!(refused.contains("--only recurrent"), "{refused}");
+    Ok(())
+}
+
 #[test]
 fn parts_can_be_measured_alone() -> anyhow::Result<()> {
     let line = "kernels --hidden 32 --intermediate 64 --heads 2 --kv-heads 1 --head-dim 16 \

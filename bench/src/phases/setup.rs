@@ -84,7 +84,8 @@ fn room(args: &Args, prompts: &Prompts, streams: u32) -> Room {
         // All requests may be on one DP rank, which runs its share of them alone.
         requests: streams as usize * args.parallel.dp_size.unwrap_or(1),
         longest: prompts.longest() + most,
-        cached: all.map(|prompt| prompt.len() + most).sum(),
+        cached: all.clone().map(|prompt| prompt.len() + most).sum(),
+        prefixes: all.count(),
     }
 }
 

@@ -14,7 +14,11 @@ struct Line {
 const MODELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models");
 
 fn args(line: &str) -> anyhow::Result<Args> {
-    let model = format!("--model-path {MODELS}/lockstep-demo-7m --tp-size 1 --threads-per-rank 1");
+    args_of("lockstep-demo-7m", line)
+}
+
+fn args_of(model: &str, line: &str) -> anyhow::Result<Args> {
+    let model = format!("--model-path {MODELS}/{model} --tp-size 1 --threads-per-rank 1");
     let words = std::iter::once("phases");
     let words = words.chain(model.split_whitespace());
     let line: Line = clap::Parser::try_parse_from(words.chain(line.split_whitespace()))?;
@@ -27,6 +31,10 @@ fn no_demo(_: &Path) -> std::io::Result<PathBuf> {
 
 fn measured(line: &str) -> anyhow::Result<(Value, tempfile::TempDir)> {
     let outcome = run(args(line)?, no_demo, &Registry::builtin())?;
+    written(&outcome)
+}
+
+fn written(outcome: &Outcome) -> anyhow::Result<(Value, tempfile::TempDir)> {
     let folder = tempfile::tempdir()?;
     outcome.write(folder.path())?;
     let text = std::fs::read_to_string(folder.path().join("phases.json"))?;
@@ -95,6 +103,27 @@ fn texts_that_repeat_are_measured_without_a_replay() -> anyhow::Result<()> {
             "{row}"
         );
     }
+    Ok(())
+}
+
+/// A recurrent model drafts with its own layer, and goes on from the states of all prompts.
+#[test]
+fn a_hybrid_is_measured_with_its_own_draft_layer() -> anyhow::Result<()> {
+    let line = "--constant 2 --domains weather,poem --per-domain 1 --dwell 4 --steps 2 \
+                --policies static --repeat 1 --max-tokens 24";
+    let args = args_of("lockstep-demo-8m-hybrid", line)?;
+    let (json, _folder) = written(&run(args, no_demo, &Registry::builtin())?)?;
+    let notes = &json["notes"];
+    assert_eq!(notes["algorithm"], "NEXTN");
+    let different = "answers that differ from those without speculation";
+    assert_eq!(notes[different], 0);
+    assert_eq!(
+        notes["positions where the log's model goes on otherwise"],
+        0
+    );
+    let rows = json["rows"].as_array().context("rows")?;
+    let arms: Vec<&str> = rows.iter().filter_map(|row| row["arm"].as_str()).collect();
+    assert_eq!(arms, ["none", "depth 2", "static"]);
     Ok(())
 }
 

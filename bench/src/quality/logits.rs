@@ -1,15 +1,22 @@
 //! A model without planner and server: windows of tokens in, logits out.
 
-use lockstep_backend::{Axis, Backend, Batch, Row};
+use lockstep_backend::{Axis, Backend, Batch, Row, RowState};
 use lockstep_collective::Single;
 use lockstep_devices::{Device, DeviceOptions, OnDevice, Registry};
 use lockstep_model::{ForwardLimits, LoadOptions, ModelCache, Transformer};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_tp_worker::worker::WorkerLimits;
-use lockstep_types::EngineConfig;
+use lockstep_types::{EngineConfig, StateLimits};
 
 use super::score::Predictions;
 
+/// States and records that recurrent layers need: windows are read one after another, and none is
+/// verified.
+const STATES: StateLimits = StateLimits {
+    states: 1,
+    records: 1,
+    nodes: 1,
+};
 /// Rows of logits computed at once.
 const BLOCK_ROWS: usize = 64;
 
@@ -77,7 +84,8 @@ impl<B: Device> Model<B> {
             groups: 1,
             page_size,
             tree_nodes: 1,
-            replays: 0,
+            // A row with a state may replay something, though none does here.
+            replays: usize::from(config.model.has_states()),
             logit_block_rows: BLOCK_ROWS,
             max_commit: 0,
         };
@@ -87,12 +95,13 @@ impl<B: Device> Model<B> {
             LoadOptions::new(Axis::World, limits),
             &mut |_| {},
         )?;
-        let cache = transformer.kv_cache(
+        let mut cache = transformer.kv_cache(
             &mut backend,
             window.div_ceil(page_size),
             page_size,
             WorkerLimits::new(config).kv_dtype,
         )?;
+        transformer.allocate_states(&mut backend, &mut cache, STATES)?;
         Ok(Self {
             backend,
             transformer,
@@ -102,7 +111,15 @@ impl<B: Device> Model<B> {
     }
 
     fn read(&mut self, windows: &[Vec<u32>]) -> anyhow::Result<Predictions> {
-        let vocab = self.transformer.model().vocab_size;
+        let model = self.transformer.model();
+        let (vocab, recurrent) = (model.vocab_size, model.has_states());
+        // Every window begins a text.
+        let state = RowState {
+            fresh: true,
+            commits: true,
+            ..RowState::default()
+        };
+        let states = if recurrent { &[state][..] } else { &[] };
         let mut predictions = Predictions::new(vocab);
         for window in windows {
             let (Some((_, inputs)), Some((_, next))) = (window.split_last(), window.split_first())
@@ -125,6 +142,7 @@ impl<B: Device> Model<B> {
                 rows: &[row],
                 pages: &pages,
                 logit_tokens: &positions,
+                states,
                 ..Batch::default()
             };
             let (backend, cache) = (&mut self.backend, &mut self.cache);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use lockstep_config::args::SpeculationArgs;
+use lockstep_model_folder::Described;
 use lockstep_types::ConfigError;
 
 /// An algorithm and the folder it drafts with.
@@ -17,6 +18,9 @@ pub struct Candidate {
     /// model.
     pub folder: Option<PathBuf>,
 }
+
+/// The algorithm that drafts with a layer of the model's own.
+const OWN: &str = "NEXTN";
 
 /// Algorithms that draft with a folder, and the ending of its name after the model's name.
 const BESIDE: [(&str, &str); 4] = [
@@ -48,11 +52,11 @@ pub fn named(args: &SpeculationArgs) -> Option<Candidate> {
     Some(Candidate { name, folder })
 }
 
-/// The algorithms to measure: `named`, if it is given, else the `asked` ones, else all
-/// algorithms with a folder beside the model.
+/// The algorithms to measure: `named`, if it is given, else the `asked` ones, else the model's
+/// own draft layer, if it has one, and all algorithms with a folder beside the model.
 ///
 /// # Errors
-/// Fails when a folder is not in its place, or there is none at all.
+/// Fails when a folder is not in its place, or there is nothing to draft with at all.
 pub fn choose(
     asked: &[Candidate],
     named: Option<Candidate>,
@@ -69,7 +73,13 @@ pub fn choose(
         })
     };
     if asked.is_empty() {
-        let all: Vec<Candidate> = BESIDE.into_iter().filter_map(found).collect();
+        let own = Described::of(model).is_ok_and(|described| described.own_draft);
+        let own = own.then(|| Candidate {
+            name: OWN.to_owned(),
+            folder: None,
+        });
+        let beside = BESIDE.into_iter().filter_map(found);
+        let all: Vec<Candidate> = own.into_iter().chain(beside).collect();
         if all.is_empty() {
             return Err(ConfigError::Usage(format!(
                 "nothing beside {} to draft with; name it: --algorithms eagle3=FOLDER",

@@ -5,6 +5,7 @@ use lockstep_config::args::SpeculationArgs;
 use lockstep_config::{Hardware, ServeArgs};
 use lockstep_devices::Registry;
 use lockstep_local_engine::{LocalEngine, LocalOptions};
+use lockstep_model_folder::Described;
 use lockstep_types::{Algorithms, EngineConfig};
 use serde_json::{Value, json};
 
@@ -122,6 +123,7 @@ fn config(
         requests: args.batch.iter().copied().max().unwrap_or(1),
         longest: prompts.longest() + args.max_tokens as usize,
         cached: 0,
+        prefixes: 0,
     };
     let drafting = Drafting {
         candidate,
@@ -151,6 +153,9 @@ pub struct Room {
     pub longest: usize,
     /// Tokens that stay in the prefix cache beside the running requests.
     pub cached: usize,
+    /// Texts among these from whose end requests go on, in each DP rank. A model with recurrent
+    /// layers has a state for each, if there are any.
+    pub prefixes: usize,
 }
 
 /// Resolves the configuration of `serve` with room for this work and no more.
@@ -188,6 +193,9 @@ pub fn resolve(
     serve.schedule.max_running_requests.get_or_insert(running);
     let tokens = requests * (longest + page) + room.cached + page;
     serve.memory.max_total_tokens.get_or_insert(tokens);
+    if let Some(states) = states(&serve, room, running) {
+        serve.memory.max_mamba_cache_size.get_or_insert(states);
+    }
     let resolved = lockstep_config::resolve(
         &serve,
         &Hardware::detect(),
@@ -196,4 +204,15 @@ pub fn resolve(
     )?;
     tell(&resolved.notes);
     Ok(resolved.value.0)
+}
+
+/// States of recurrent layers that keep all prefixes in the cache; `None` if there are none to
+/// keep, or the model has no such layers. A running request has a live state and one that trails
+/// behind it; a prefix has one, and so has the end of its answer. What is wrong with the model is
+/// reported later.
+fn states(serve: &ServeArgs, room: Room, running: usize) -> Option<usize> {
+    let described = Described::of(serve.model.model_path.as_deref()?).ok()?;
+    let needed = room.prefixes > 0 && described.model.has_states();
+    let running = running.div_ceil(serve.parallel.dp_size.unwrap_or(1));
+    needed.then_some(2 * (running + room.prefixes))
 }

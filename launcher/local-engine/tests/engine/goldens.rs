@@ -1,5 +1,7 @@
 //! Goldens of transformers, see `tests/fixtures/README.md`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::setup::root;
@@ -13,6 +15,15 @@ pub struct Golden {
     pub prompt_ids: Vec<u32>,
     pub output_ids: Vec<u32>,
     pub first_top5: Vec<(u32, f32)>,
+}
+
+/// One prompt to the demo hybrid, computed in float32, and drafts of its own layer.
+#[derive(Deserialize)]
+pub struct Hybrid {
+    #[serde(flatten)]
+    pub golden: Golden,
+    /// Drafts accepted in each round, by the most that were drafted.
+    pub accepted: BTreeMap<String, Vec<u32>>,
 }
 
 /// Figures of the demo model along one golden's text, teacher-forced in float32.
@@ -64,6 +75,11 @@ struct Prompts<T> {
 /// The 40 prompts to the demo model.
 pub fn goldens() -> Vec<Golden> {
     read::<Prompts<Golden>>("goldens.json").prompts
+}
+
+/// Prompts to the demo hybrid.
+pub fn hybrid() -> Vec<Hybrid> {
+    read::<Prompts<Hybrid>>("hybrid_goldens.json").prompts
 }
 
 /// Scores of the demo model, in the order of [`goldens`].

@@ -5,6 +5,7 @@ use lockstep_local_engine::Completion;
 use lockstep_types::{Dtype, request::Request, sampling::SamplingParams};
 
 use crate::{
+    goldens::{self, Hybrid},
     same::assert_same_output,
     setup::{Setup, cached, reported, together},
 };
@@ -80,5 +81,37 @@ fn drafts_of_the_own_layer_change_no_bit() {
             }
             assert!(taken > 0, "{model} on {tp} ranks accepts no draft");
         }
+    }
+}
+
+/// A trained hybrid on two ranks writes what the reference writes, and accepts as many drafts of
+/// its own layer in as many rounds.
+#[test]
+fn the_demo_hybrid_writes_its_goldens() {
+    let setup = Setup {
+        model: "models/lockstep-demo-8m-hybrid".into(),
+        running: 4,
+        tokens: 2048,
+        own_drafts: Some([3, 1, 4]),
+        ..Setup::demo(Dtype::Float32, 2)
+    };
+    let prompts = goldens::hybrid();
+    let one = |prompt: &Hybrid| {
+        let ids = &prompt.golden.prompt_ids;
+        reported(ids, goldens::MAX_NEW, SamplingParams::greedy(), None)
+    };
+    let requests = prompts.iter().map(one).collect();
+    let answers = together(&mut setup.start(), requests);
+    for (Hybrid { golden, accepted }, answer) in prompts.iter().zip(answers) {
+        assert_eq!(answer.token_ids, golden.output_ids);
+        let first = answer.logprobs.first().expect("log-probabilities");
+        for (token, logprob) in &golden.first_top5 {
+            let found = first.top.iter().find(|(found, _)| found == token);
+            let (_, found) = found.expect("one of the likeliest tokens");
+            assert!((found - logprob).abs() < 1e-2, "{token}: {found} {logprob}");
+        }
+        let drafts = answer.finish.and_then(|finish| finish.speculation);
+        let drafts = drafts.expect("figures of drafts");
+        assert_eq!(drafts.verify_steps as usize, accepted["3"].len());
     }
 }

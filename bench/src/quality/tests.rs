@@ -1,0 +1,42 @@
+use clap::Parser as _;
+
+use super::*;
+
+#[derive(clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    args: Args,
+}
+
+#[derive(serde::Deserialize)]
+struct Goldens {
+    prompts: Vec<Golden>,
+}
+
+#[derive(serde::Deserialize)]
+struct Golden {
+    ids: Vec<u32>,
+    prompt_logprobs: Vec<f64>,
+}
+
+/// Each window begins with an empty state, whatever the windows before it left.
+#[test]
+fn windows_of_a_recurrent_model_have_the_perplexity_of_their_goldens() -> anyhow::Result<()> {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures");
+    let path = PathBuf::from(format!("{fixtures}/architectures/qwen3_5"));
+    let Line { args } = Line::try_parse_from(["quality", "--threads", "1", "--window", "136"])?;
+    let (none, auto) = (QuantizationArg::None, KvCacheDtypeArg::Auto);
+    let config = config(&args, &path, DtypeArg::Float32, none, auto)?;
+    let goldens = std::fs::read(path.join("golden.json"))?;
+    let goldens: Goldens = serde_json::from_slice(&goldens)?;
+    let windows = goldens.prompts.iter().map(|golden| golden.ids.clone());
+    let windows: Vec<_> = windows.collect();
+    let read = logits::read(&config, args.window, &windows)?.predictions;
+    let known = goldens.prompts.iter().flat_map(|golden| &golden.prompt_logprobs);
+    let (count, sum) = known.fold((0, 0.0), |(count, sum), logprob| (count + 1, sum - logprob));
+    assert_eq!(read.rows(), count, "all windows are read");
+    let expected = (sum / f64::from(u32::try_from(count)?)).exp();
+    let found = read.against(&read).perplexity;
+    assert!((found / expected - 1.0).abs() < 1e-3, "{found} {expected}");
+    Ok(())
+}
