@@ -36,7 +36,7 @@ __device__ inline void prepare_gates(const Delta& a, unsigned head, unsigned tok
 // Convolves a token's queries, keys and values, and norms the former; makes its strengths and
 // decays. A token that is to be verified leaves its key, decays and raw column in its record. A
 // warp has a head. Grid: (most tokens, heads of all kinds / WARPS, and value heads / THREADS).
-extern "C" __global__ void __launch_bounds__(THREADS) delta_prepare(Delta a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 4) delta_prepare(Delta a) {
     griddepcontrol_launch_dependents();
     const unsigned token = blockIdx.x, lane = threadIdx.x % 32;
     const unsigned heads = 2 * a.key_heads + a.value_heads, blocks = (heads + WARPS - 1) / WARPS;
