@@ -40,6 +40,7 @@ PARTS = [
     Part("products", "8b", 60),
     Part("experts", "moe", 60),
     Part("experts", "oss", 60),
+    Part("recurrent", "delta", 60),
     Part("elementwise", "1b", 40, ["--elementwise", "1,32"]),
     Part("attention", "1b", 30, ["--attention", "1x1024,64x1024", "--prefill", "1024"]),
 ]

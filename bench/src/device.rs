@@ -11,6 +11,7 @@ mod kernels;
 mod latency;
 mod parts;
 mod passes;
+mod recurrent;
 mod sink;
 mod sizes;
 
@@ -113,6 +114,8 @@ enum Part {
     Attention,
     /// A mixture of experts, whole and kernel by kernel, if the model has one.
     Experts,
+    /// A recurrent layer, whole and kernel by kernel, if the model has one.
+    Recurrent,
     /// Tokens from logits.
     Choosing,
     /// Norms, activations, rotations and sums of parts, each by itself.
@@ -160,6 +163,10 @@ pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
     require!(
         experts::mixture(&config.model).is_some() || !args.only.contains(&Part::Experts),
         "`--only experts` measures a mixture of experts, and this model has none: name another model or part"
+    );
+    require!(
+        recurrent::delta(&config.model).is_some() || !args.only.contains(&Part::Recurrent),
+        "`--only recurrent` measures a recurrent layer, and this model has none: name another model or part"
     );
     let work = Measure {
         args: &args,
@@ -289,6 +296,12 @@ fn measure_kernels<B: Device>(args: &Args, kernels: &mut Kernels<'_, B>) -> anyh
     {
         kernels.begin("experts");
         kernels.experts(spec, &args.rows)?;
+    }
+    if let Some(shape) = recurrent::delta(&kernels.config.model)
+        && args.measures(Part::Recurrent)
+    {
+        kernels.begin("recurrent");
+        kernels.recurrent(shape, &args.rows, args.prefill)?;
     }
     if args.measures(Part::Attention) {
         kernels.begin("attention");

@@ -204,6 +204,29 @@ fn a_mixture_of_experts_has_its_lines() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A recurrent layer whole, and its kernels, for steps and for a prompt.
+#[test]
+fn a_recurrent_layer_has_its_lines() -> anyhow::Result<()> {
+    let sizes = "--device cuda --decode 1x8 --prefill 9 --peak 64 --working-set 1 --repeat 1";
+    let line = format!("{sizes} --only recurrent --rows 2");
+    let json = report_on("qwen3_next", None, &line)?.to_json();
+    let rows = json["rows"].as_array().cloned().unwrap_or_default();
+    for kernel in [
+        "recurrent",
+        "recurrent, before",
+        "recurrent, states",
+        "recurrent, behind",
+    ] {
+        for size in ["2 x 8 x 16", "9 tokens"] {
+            let of = |row: &&serde_json::Value| row["kernel"] == kernel && row["size"] == size;
+            assert!(rows.iter().any(|row| of(&row)), "{kernel} {size}: {json}");
+        }
+    }
+    let refused = report(&line).err().map(|error| error.to_string());
+    assert!(refused.is_some_and(|error| error.contains("this model has none")));
+    Ok(())
+}
+
 /// Packed experts with biases, of which a row goes through 2 of 6. Their weights take 4.25 bits each.
 #[test]
 fn packed_experts_have_their_lines() -> anyhow::Result<()> {

@@ -11,6 +11,7 @@ enum Header : unsigned {
     CHAIN_AT, CHAIN_WORDS,      // the first pass of its chains, a batch like this one
     TOKENS_AT, POSITIONS_AT, CELLS_AT, ROWS_AT, PAGES_AT, MASKS_AT, WANTED_AT,      // where lists begin
     CHOICES_AT, USES_AT, DRAFTED_AT, PARENTS_AT, CHAINS_AT, SOURCES_AT, TREES_AT,
+    STATES_AT, REPLAYS_AT, KEEPS_AT,        // of recurrent layers
     HEADER_WORDS,
 };
 

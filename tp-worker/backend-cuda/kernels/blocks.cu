@@ -1,6 +1,7 @@
 // What blocks of some families need beside the rest: ends with other norms than one RMS norm of
-// the residual stream, norms over all heads together, activations without gates, and logits that
-// are scaled. A block of threads takes a row, unless its grid says otherwise.
+// the residual stream, norms over all heads together, activations without gates, output gates, and
+// logits that are scaled. A block of threads takes a row, unless its grid says otherwise.
+#include "exp.cuh"
 #include "sums.cuh"
 
 constexpr unsigned THREADS = 256;
@@ -138,6 +139,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) activate(Activate a) {
     if (blockIdx.x >= rows_of(a.rows) || column >= a.width) return;
     const size_t at = (size_t)blockIdx.x * a.width + column;
     a.out[at] = from_f32<OPERAND>(activated(a.activation, a.x[at]));
+}
+
+struct SigmoidGate {
+    const float* gate;          // [rows, width], or [rows, 1] for all columns
+    OPERAND* out;               // [rows, width]
+    Rows rows;
+    unsigned width, whole;      // true if each column has a gate of its own
+};
+// out = out · σ(gate). Grid: (most rows, columns / 256).
+extern "C" __global__ void __launch_bounds__(THREADS) sigmoid_gate(SigmoidGate a) {
+    begin_after_predecessors();
+    const unsigned column = blockIdx.y * THREADS + threadIdx.x;
+    if (blockIdx.x >= rows_of(a.rows) || column >= a.width) return;
+    const size_t at = (size_t)blockIdx.x * a.width + column;
+    a.out[at] = from_f32<OPERAND>(__fmul_rn(to_f32(a.out[at]), sigmoid_of(a.gate[a.whole ? at : blockIdx.x])));
 }
 
 struct ScaleLogits {

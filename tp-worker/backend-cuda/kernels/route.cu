@@ -1,5 +1,6 @@
 // Routes of a mixture of experts: a router's scores, the experts that each row chooses by them, the
 // order of all choices by experts, and the sum of what the experts make of a row.
+#include "exp.cuh"
 #include "routes.cuh"
 
 constexpr unsigned WARPS = 4, THREADS = 32 * WARPS;
@@ -71,27 +72,6 @@ __device__ inline void score(const Score& a) {
 extern "C" __global__ void __launch_bounds__(THREADS) score_1(Score a) { score<1>(a); }
 extern "C" __global__ void __launch_bounds__(THREADS) score_4(Score a) { score<4>(a); }
 extern "C" __global__ void __launch_bounds__(THREADS) score_16(Score a) { score<16>(a); }
-
-// eˣ as processors compute it, bit for bit: Cody and Waite's reduction with the polynomial of
-// Cephes' expf (Moshier), in plain multiplications and additions.
-__device__ inline float exp_of(float x) {
-    constexpr float LOWEST = -87.33654f, HIGHEST = 88.72283f, ROUND = 12582912.0f;
-    const float clamped = fminf(fmaxf(x, LOWEST), HIGHEST);
-    const float shifted = __fadd_rn(__fmul_rn(clamped, 1.4426950408889634f), ROUND);
-    const float n = __fadd_rn(shifted, -ROUND);
-    float r = __fadd_rn(clamped, -__fmul_rn(n, 0.6933594f));
-    r = __fadd_rn(r, __fmul_rn(n, 2.1219444e-4f));
-    auto next = [&](float p, float power) { return __fadd_rn(__fmul_rn(p, r), power); };
-    float p = next(1.9875691e-4f, 1.3981999e-3f);
-    p = next(next(next(next(p, 8.333452e-3f), 4.1665796e-2f), 1.6666665e-1f), 0.5f);
-    const float y = __fadd_rn(__fadd_rn(__fmul_rn(p, __fmul_rn(r, r)), r), 1.0f);
-    // 2ⁿ in two factors, as n may be 128. The low bits of `shifted` hold n.
-    const int whole = (int)(__float_as_uint(shifted) - __float_as_uint(ROUND)), half = whole >> 1;
-    auto power = [](int n) { return __uint_as_float((unsigned)(n + 127) << 23); };
-    const float found = __fmul_rn(__fmul_rn(y, power(half)), power(whole - half));
-    if (x != x) return x;
-    return x < LOWEST ? 0.0f : x > HIGHEST ? INFINITY : found;
-}
 
 struct Route {
     const float* scores;        // [rows, scored]

@@ -13,6 +13,7 @@ mod notes;
 mod operations;
 mod passes;
 mod products;
+mod recurrent;
 mod sample;
 
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ use crate::drafting::{ChainKernels, TreeKernels};
 use crate::error::CudaError;
 use crate::exchange::{CollectiveOptions, NoteBuffers, RankExchange};
 use crate::formats::Loaders;
-use crate::ops::{BlockOps, ExpertOps, ExpertProducts, Products, RowwiseOps};
+use crate::ops::{BlockOps, DeltaOps, ExpertOps, ExpertProducts, Products, RowwiseOps};
 use crate::passes::{Ledger, Lists, Recorded};
 use crate::runtime::{Compiler, Context, Meter, Stopwatch, Stream};
 use crate::tensors::{CudaTensor, Element, RowsParameter};
@@ -64,11 +65,13 @@ pub struct CudaBackend {
     operations: RowwiseOps,
     /// Operations that only some families need; `None` until one is asked for.
     blocks: Option<Arc<BlockOps>>,
+    /// Kernels of recurrent layers, for each shape of heads that was asked for.
+    deltas: Vec<Arc<DeltaOps>>,
     /// Operations of mixtures of experts; `None` until a mixture is loaded.
     experts: Option<Arc<ExpertOps>>,
     /// Kernels that multiply by experts, for each form of matrices that was loaded.
     expert_products: Vec<Arc<ExpertProducts>>,
-    /// Tokens of the batch that the last attention of the pass was for.
+    /// Tokens of the batch that the last attention or recurrent layer of the pass was for.
     attended: Option<RowsParameter>,
     products: Products,
     attention: Vec<Kernels>,
@@ -114,6 +117,7 @@ impl CudaBackend {
             operand,
             operations: RowwiseOps::new(&context, &compiler, operand)?,
             blocks: None,
+            deltas: Vec::new(),
             experts: None,
             expert_products: Vec::new(),
             attended: None,

@@ -22,6 +22,9 @@ const EXPERT_TILES: (&str, &str) = ("experts.cuh", include_str!("../kernels/expe
 const MXFP4: (&str, &str) = ("mxfp4.cuh", include_str!("../kernels/mxfp4.cuh"));
 const ROUTES: (&str, &str) = ("routes.cuh", include_str!("../kernels/routes.cuh"));
 const SUMS: (&str, &str) = ("sums.cuh", include_str!("../kernels/sums.cuh"));
+const EXP: (&str, &str) = ("exp.cuh", include_str!("../kernels/exp.cuh"));
+const STATES: (&str, &str) = ("states.cuh", include_str!("../kernels/states.cuh"));
+const DELTA_OPERANDS: (&str, &str) = ("delta.cuh", include_str!("../kernels/delta.cuh"));
 const SOFTMAX: (&str, &str) = ("softmax.cuh", include_str!("../kernels/softmax.cuh"));
 const TILE: (&str, &str) = ("tile.cuh", include_str!("../kernels/tile.cuh"));
 const WORK: (&str, &str) = ("work.cuh", include_str!("../kernels/work.cuh"));
@@ -48,7 +51,7 @@ pub(crate) const ELEMENTWISE: Source = Source {
 pub(crate) const BLOCKS: Source = Source {
     name: "blocks.cu",
     text: include_str!("../kernels/blocks.cu"),
-    headers: &[DEVICE, SUMS],
+    headers: &[DEVICE, EXP, SUMS],
 };
 pub(crate) const FEW_ROWS: Source = Source {
     name: "few_rows.cu",
@@ -58,7 +61,17 @@ pub(crate) const FEW_ROWS: Source = Source {
 pub(crate) const ROUTE: Source = Source {
     name: "route.cu",
     text: include_str!("../kernels/route.cu"),
-    headers: &[DEVICE, ROUTES],
+    headers: &[DEVICE, EXP, ROUTES],
+};
+pub(crate) const DELTA: Source = Source {
+    name: "delta.cu",
+    text: include_str!("../kernels/delta.cu"),
+    headers: &[DEVICE, EXP, BATCH, STATES, DELTA_OPERANDS],
+};
+pub(crate) const RECUR: Source = Source {
+    name: "recur.cu",
+    text: include_str!("../kernels/recur.cu"),
+    headers: &[DEVICE, EXP, BATCH, STATES, DELTA_OPERANDS],
 };
 pub(crate) const EXPERTS: Source = Source {
     name: "experts.cu",

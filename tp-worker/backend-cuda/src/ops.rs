@@ -2,6 +2,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod blocks;
+pub(crate) mod delta;
 pub(crate) mod experts;
 mod indices;
 pub(crate) mod products;
@@ -14,6 +15,8 @@ pub use attention::{
 };
 pub use blocks::BlockOps;
 pub(crate) use blocks::number_of;
+pub use delta::{CudaStates, check_delta};
+pub(crate) use delta::{DeltaOps, DeltaTensors};
 pub(crate) use experts::MOST_EXPERT_COLUMNS;
 pub use experts::check_experts;
 pub(crate) use experts::products::ExpertProducts;

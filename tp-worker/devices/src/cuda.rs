@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep_backend::{AttentionShape, BackendError, DeviceMemory, ExpertsShape, Groups};
+use lockstep_backend::{AttentionShape, BackendError, DeltaShape, DeviceMemory, ExpertsShape, Groups};
 use lockstep_backend_cuda::{
     Attention, CollectiveOptions, Compiler, Context, CudaBackend, CudaError, CudaMemory,
-    CudaOptions, CudaTensor, Element, Gpu, Nccl, Products, Recorded, check_experts,
+    CudaOptions, CudaTensor, Element, Gpu, Nccl, Products, Recorded, check_delta, check_experts,
 };
-use lockstep_types::{DeviceRoom, KvCacheDtype, ModelConfig};
+use lockstep_types::{DeviceRoom, GatedDeltaSpec, KvCacheDtype, ModelConfig};
 
 use crate::{
     ComparedBits, Device, DeviceError, DeviceOptions, Finding, MemoryTimes, Metered, Roofline, Work,
@@ -115,10 +115,16 @@ impl Device for CudaBackend {
     }
 
     fn serves_layers(model: &ModelConfig) -> Result<(), DeviceError> {
-        let why = "recurrent layers and output gates are not served on GPUs: give --device cpu";
-        let lacks = model.has_states() || model.has_output_gates();
-        let error = lacks.then(|| DeviceError::new(CudaError::Unsupported(why.into())));
-        error.map_or(Ok(()), Err)
+        let shape = |delta: &GatedDeltaSpec| DeltaShape {
+            key_heads: delta.key_heads,
+            value_heads: delta.value_heads,
+            key_dim: delta.key_dim,
+            value_dim: delta.value_dim,
+            taps: delta.taps,
+        };
+        let mut deltas = model.gated_deltas().map(shape);
+        let served = deltas.try_for_each(|delta| check_delta(&delta));
+        served.map_err(DeviceError::new)
     }
 
     fn serves_experts(experts: &ExpertsShape) -> Result<(), DeviceError> {

@@ -8,6 +8,8 @@ mod chunks;
 mod cuda;
 #[path = "golden/cuda_company.rs"]
 mod cuda_company;
+#[path = "golden/cuda_delta.rs"]
+mod cuda_delta;
 #[path = "golden/cuda_experts.rs"]
 mod cuda_experts;
 #[path = "golden/cuda_ranks.rs"]
@@ -176,12 +178,11 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, latent attention and
-/// recurrent models.
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats and latent attention.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
     let served = |case: &Case| {
         let floats = !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
-        floats && !case.has_latents() && !case.model.has_states()
+        floats && !case.has_latents()
     };
     cases().filter(move |(_, case)| served(case))
 }

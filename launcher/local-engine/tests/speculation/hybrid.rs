@@ -1,16 +1,17 @@
 //! A model of recurrent layers and attention. Its texts have the same bits with chunks, pages of
 //! any size, hits at cached states and beside them, drafts and trees of any depth, on ranks and
-//! DP ranks.
+//! DP ranks, and on GPUs.
 
 use lockstep_local_engine::Completion;
 use lockstep_types::Dtype;
 
 use crate::{
+    cuda::alone,
     load::{idle, run},
     policies::Policy,
     requests::Job,
     setup::{Algorithm, Layers, Setup, Shape},
-    two_caches::{jobs, same, with_drafts},
+    two_caches::{jobs, jobs_of_devices, on_gpus, same, with_drafts},
     windows::{cold_and_warm, jobs_with_stems},
 };
 
@@ -125,5 +126,63 @@ fn scarce_pages_change_no_bit() {
         assert!(engine.load().counters.retractions > 0);
         same(&format!("{scarce:?}"), &found, &expected);
         idle(&mut engine);
+    }
+}
+
+/// A device finds ancestors in trees that it has grown itself, and replays what it has accepted,
+/// with another depth in every step. Hosts draft n-grams, of which rows have none now and then.
+#[test]
+fn drafts_on_gpus_change_no_bit() {
+    let _alone = alone(5);
+    let (jobs, mut accepted) = (jobs_of_devices(14), 0);
+    let drafts = [
+        (Algorithm::Standalone, Shape::TREE, 16),
+        (Algorithm::Ngram, Shape::TREE, 1),
+        (Algorithm::Standalone, Shape::chain(3), 4),
+        (Algorithm::Eagle3, Shape::TREE, 16),
+    ];
+    for (split, drafts) in [
+        ((1, 1), &drafts[..]),
+        ((2, 1), &drafts[..2]),
+        ((2, 2), &drafts[2..3]),
+    ] {
+        accepted += with_drafts(&on_gpus(&hybrid(split)), &jobs, drafts);
+    }
+    assert!(accepted > 0);
+    let expected = answers(&on_gpus(&hybrid((1, 1))), &jobs);
+    let setup = Setup {
+        policy: Some(Policy::Restless),
+        speculation: Some((Algorithm::Standalone, Shape::TREE)),
+        radix: true,
+        ..on_gpus(&hybrid((1, 1)))
+    };
+    let (registry, _) = Policy::Restless.watched();
+    let mut engine = setup.start_with(registry);
+    let found = run("restless", &mut engine, &jobs, |_| {});
+    same("restless", &found, &expected);
+    idle(&mut engine);
+}
+
+/// Prompts part at states and beside them; chunks are of any size.
+#[test]
+fn hits_and_chunks_on_gpus_change_no_bit() {
+    let _alone = alone(6);
+    let mut jobs = jobs_with_stems(16);
+    jobs.truncate(4);
+    let plain = on_gpus(&hybrid((1, 1)));
+    let expected = answers(&plain, &jobs);
+    for (page, chunk, spare_states, speculation) in [
+        (1, 7, 2, None),
+        (16, 24, 128, Some((Algorithm::Standalone, Shape::chain(3)))),
+    ] {
+        let setup = Setup {
+            page,
+            chunk: Some(chunk),
+            spare_states,
+            speculation,
+            radix: true,
+            ..plain.clone()
+        };
+        cold_and_warm(&setup, &jobs, &expected);
     }
 }

@@ -144,6 +144,19 @@ impl CudaBackend {
         blocks.activate(&self.stream, &x.floats, activation, width, rows, out)
     }
 
+    /// See [`lockstep_backend::Ops::sigmoid_gate`].
+    pub(super) fn run_sigmoid_gate(
+        &mut self,
+        gate: &CudaTensor,
+        out: &mut CudaTensor,
+    ) -> Result<(), CudaError> {
+        let (blocks, rows, width) = (self.block_ops()?, out.rows(), out.width());
+        let columns = if gate.width() == 1 { 1 } else { width };
+        gate.expect(rows, columns, "the output gate");
+        let (rows, out) = (self.chains.rows(rows), &mut out.floats);
+        blocks.sigmoid_gate(&self.stream, (&gate.floats, columns), width, rows, out)
+    }
+
     /// See [`lockstep_backend::Ops::scale_logits`].
     pub(super) fn run_scaling(
         &mut self,

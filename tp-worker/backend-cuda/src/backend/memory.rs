@@ -1,13 +1,13 @@
 //! Memory of one GPU: weights, activations, caches and staged batches.
 
 use lockstep_backend::{
-    BackendError, Holds, HostMatrix, InputLimits, KvShape, MatrixRole, Memory, NoStates, RopeTable,
-    WeightFormat,
+    BackendError, Holds, HostMatrix, InputLimits, KvShape, MatrixRole, Memory, RopeTable,
+    StatesShape, WeightFormat,
 };
 
 use super::CudaBackend;
 use crate::formats;
-use crate::ops::{PagedCache, Rope};
+use crate::ops::{CudaStates, PagedCache, Rope};
 use crate::passes::Inputs;
 use crate::runtime::Buffer;
 use crate::tensors::{CudaMatrix, CudaTensor};
@@ -18,7 +18,7 @@ impl Memory for CudaBackend {
     type Tensor = CudaTensor;
     type Rope = Rope;
     type KvCache = PagedCache;
-    type States = NoStates;
+    type States = CudaStates;
     type Inputs = Inputs;
     fn describe(&self, _: WeightFormat) -> String {
         self.about()
@@ -65,6 +65,9 @@ impl Memory for CudaBackend {
     }
     fn kv_cache(&mut self, shape: &KvShape) -> Result<PagedCache, BackendError> {
         Ok(PagedCache::new(self.stream.context(), shape)?)
+    }
+    fn states(&mut self, shape: &StatesShape) -> Result<CudaStates, BackendError> {
+        Ok(CudaStates::new(self.stream.context(), shape)?)
     }
     fn inputs(&mut self, limits: &InputLimits) -> Result<Inputs, BackendError> {
         self.make_inputs(limits)

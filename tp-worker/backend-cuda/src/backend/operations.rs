@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    Attend, AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeviceDrafter,
-    DeviceSampler, Exchange, ExchangeNotes, ExpertSpace, Experts, Linear, LogitScaling, Ops,
+    Attend, AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeltaOperands,
+    DeviceDrafter, DeviceSampler, Exchange, ExchangeNotes, ExpertSpace, Experts, GatedDelta, Linear, LogitScaling, Ops,
     Owners, PassKey, Passes, RowParallel, Rows as Gathered, Scatter, WholeNorms,
 };
 use lockstep_collective::Collective;
@@ -12,7 +12,7 @@ use lockstep_types::{Activation, Dtype};
 
 use super::attend::Heads;
 use super::{CudaBackend, CudaPasses};
-use crate::ops::{Beside, HeadNorms, PagedCache, Rope};
+use crate::ops::{Beside, CudaStates, HeadNorms, PagedCache, Rope};
 use crate::passes::Inputs;
 use crate::runtime::Buffer;
 use crate::tensors::{CudaMatrix, CudaTensor};
@@ -195,6 +195,27 @@ impl Ops for CudaBackend {
     ) {
         let done = self.multiply_gated(x, w, activation, gate_up, out);
         self.keep(done);
+    }
+    fn sigmoid_gate(&mut self, gate: &CudaTensor, out: &mut CudaTensor) -> Result<(), BackendError> {
+        Ok(self.run_sigmoid_gate(gate, out)?)
+    }
+    fn gated_delta(
+        &mut self,
+        states: &mut CudaStates,
+        layer: usize,
+        op: &GatedDelta<'_, Buffer<f32>>,
+        operands: DeltaOperands<'_, CudaTensor>,
+        inputs: &Inputs,
+        out: &mut CudaTensor,
+    ) -> Result<(), BackendError> {
+        Ok(self.recur(states, layer, op, operands, inputs, out)?)
+    }
+    fn copy_states(
+        &mut self,
+        states: &mut CudaStates,
+        moves: &[(u32, u32)],
+    ) -> Result<(), BackendError> {
+        Ok(self.move_states(states, moves)?)
     }
     fn activate(&mut self, x: &CudaTensor, activation: Activation, out: &mut CudaTensor) {
         let done = self.run_activation(x, activation, out);

@@ -2,7 +2,7 @@
 
 /// Kernels whose blocks all call `griddepcontrol_wait`, in alphabetical order. Before the wait
 /// they read only what no pass writes, and write nothing.
-const WAITING: [&str; 54] = [
+const WAITING: [&str; 59] = [
     "accept",
     "activate",
     "attend",
@@ -21,6 +21,10 @@ const WAITING: [&str; 54] = [
     "copy_rows_16",
     "copy_rows_2",
     "copy_rows_4",
+    "copy_states",
+    "delta_finish",
+    "delta_prepare",
+    "delta_recur",
     "embed",
     "empty",
     "end_block",
@@ -48,6 +52,7 @@ const WAITING: [&str; 54] = [
     "score_1",
     "score_16",
     "score_4",
+    "sigmoid_gate",
     "silu_mul",
     "sort_choices",
     "square_sums",

@@ -15,7 +15,7 @@ use crate::kernels::{self, Source};
 use crate::ops::{Sums, SumsParameter};
 use crate::runtime::{Buffer, Compiler, Context, Defines, Kernel, Module, Stream};
 use crate::tensors::{Element, Floats, Rows, blocks};
-use parameters::{Activate, EndBlock, ScaleLogits, SquareSums, WholeNorm};
+use parameters::{Activate, EndBlock, ScaleLogits, SigmoidGate, SquareSums, WholeNorm};
 
 /// Threads of a block.
 const THREADS: u32 = 256;
@@ -30,6 +30,7 @@ pub struct BlockOps {
     square_sums: Kernel<SquareSums>,
     whole_norm: Kernel<WholeNorm>,
     activate: Kernel<Activate>,
+    sigmoid_gate: Kernel<SigmoidGate>,
     scale_logits: Kernel<ScaleLogits>,
 }
 
@@ -51,6 +52,7 @@ impl BlockOps {
             square_sums: module.kernel("square_sums", THREADS, 0)?,
             whole_norm: module.kernel("whole_norm", THREADS, 0)?,
             activate: module.kernel("activate", THREADS, 0)?,
+            sigmoid_gate: module.kernel("sigmoid_gate", THREADS, 0)?,
             scale_logits: module.kernel("scale_logits", THREADS, 0)?,
         })
     }
@@ -206,6 +208,37 @@ impl BlockOps {
         };
         // SAFETY: both have room for `most` rows.
         unsafe { self.activate.launch(stream, grid(most, width), &parameters) }
+    }
+
+    /// `out = out · σ(gate)`, with a gate for each column, or with one for all of them.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn sigmoid_gate(
+        &self,
+        stream: &Stream,
+        (gate, gates): (&Floats, usize),
+        width: usize,
+        rows: Rows<'_>,
+        out: &mut Floats,
+    ) -> Result<(), CudaError> {
+        let most = rows.most();
+        assert!(
+            [1, width].contains(&gates),
+            "a gate is for a column or for all of them"
+        );
+        gate.expect(Element::F32, most * gates, "the output gate");
+        out.expect(self.operand, most * width, "the gated output");
+        let parameters = SigmoidGate {
+            gate: gate.address(),
+            out: out.address(),
+            rows: rows.parameter(),
+            width: width as u32,
+            whole: (gates == width).into(),
+        };
+        let grid = grid(most, width);
+        // SAFETY: both have room for `most` rows, and the output is borrowed alone.
+        unsafe { self.sigmoid_gate.launch(stream, grid, &parameters) }
     }
 
     /// Divides logits, then bounds them.

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_backend::{Batch, Chosen as Outcomes, DraftShape, InputLimits, PassKey};
+use lockstep_types::StateLimits;
 
 mod chain;
 mod choices;
 mod chosen;
 mod fill;
+mod states;
 mod trees;
 
 use crate::error::CudaError;
@@ -56,6 +58,9 @@ pub(crate) enum List {
     Chains,
     Sources,
     Trees,
+    States,
+    Replays,
+    Keeps,
 }
 
 impl List {
@@ -66,7 +71,7 @@ impl List {
 }
 
 /// Words before the lists.
-const HEADER_WORDS: usize = COUNTS + List::Trees as usize + 1;
+const HEADER_WORDS: usize = COUNTS + List::Keeps as usize + 1;
 
 /// Words of the largest batch, in which all tokens may want logits.
 fn words(limits: &InputLimits) -> u64 {
@@ -80,9 +85,18 @@ fn words(limits: &InputLimits) -> u64 {
         .into_iter()
         .chain(choices::words(&limits.choices))
         .chain(chain::words(&limits.chain))
+        .chain(states::words(limits))
         .fold(HEADER_WORDS as u64, |sum, (each, count)| {
             sum.saturating_add((each as u64).saturating_mul(count as u64))
         })
+}
+
+/// Most numbers of states that a batch names.
+fn most_named(limits: &InputLimits) -> usize {
+    match limits.replays {
+        0 => 0,
+        _ => limits.keeps().saturating_add(limits.requests),
+    }
 }
 
 /// Room for batches on the device. A batch comes there as one block of words in one copy, and
@@ -100,6 +114,10 @@ pub struct Inputs {
     counts: [usize; 4],
     /// Shape of the drafts that devices make for the batch, if they do.
     drafts: Option<DraftShape>,
+    /// What the batch names of the states of recurrent layers.
+    named: states::Named,
+    /// Space for numbers of states.
+    numbers: Vec<u32>,
     /// Number of the batch, which no other batch of this process has.
     number: u64,
 }
@@ -128,6 +146,8 @@ impl Inputs {
             turn: 0,
             counts: [0; 4],
             drafts: None,
+            named: states::Named::default(),
+            numbers: Vec::with_capacity(most_named(&limits)),
             number: 0,
         })
     }
@@ -161,6 +181,7 @@ impl Inputs {
             batch.choices.choices.len(),
         ];
         self.drafts = batch.draft_shape();
+        self.named = states::Named::of(batch, &mut self.numbers);
         self.renumber();
         Ok(())
     }
@@ -282,6 +303,11 @@ impl Inputs {
         self.trees
             .as_ref()
             .expect("trees are drafted where there is room")
+    }
+    /// # Panics
+    /// Panics if the batch has no states, or names what layers of `limits` do not have.
+    pub(crate) fn expect_states(&self, limits: &StateLimits) {
+        self.named.expect(limits);
     }
     /// Largest batch that there is room for.
     pub fn limits(&self) -> &InputLimits {

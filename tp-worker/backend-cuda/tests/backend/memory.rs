@@ -1,12 +1,12 @@
 //! The memory charged before the start is the memory taken after it.
 
 use lockstep_backend::{
-    AttentionShape, Batch, ChainLimits, ChoiceLimits, DeviceMemory, Holds, InputLimits, KvShape,
+    AttentionShape, Batch, ChainLimits, ChoiceLimits, DeltaShape, DeviceMemory, Holds, InputLimits, KvShape,
     Linear, MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _, RopeTable, Row,
-    WeightFormat,
+    StatesShape, WeightFormat,
 };
 use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory, CudaOptions};
-use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype};
+use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype, StateLimits};
 
 use crate::support::{DTYPES, host_matrix, matrix, noise, open, options, other_gpus, read, sums};
 
@@ -114,7 +114,7 @@ fn everything_takes_what_is_charged(context: &Context) {
             pages: 33,
             page_size: 8,
             mask_words: 21,
-            replays: 0,
+            replays: 14,
             choices: ChoiceLimits {
                 requests: 5,
                 rows: 90,
@@ -142,6 +142,23 @@ fn everything_takes_what_is_charged(context: &Context) {
         };
         let (used, _cache) = taken(context, || gpu.kv_cache(&shape).unwrap());
         assert_eq!(memory.kv_bytes(&shape), used);
+        let shape = StatesShape {
+            layers: 3,
+            delta: DeltaShape {
+                key_heads: 1,
+                value_heads: 3,
+                key_dim: 16,
+                value_dim: 32,
+                taps: 4,
+            },
+            limits: StateLimits {
+                states: 5,
+                records: 2,
+                nodes: 7,
+            },
+        };
+        let (used, _states) = taken(context, || gpu.states(&shape).unwrap());
+        assert_eq!(memory.states_bytes(&shape), used);
     }
 }
 

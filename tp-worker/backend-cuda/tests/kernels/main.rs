@@ -15,6 +15,7 @@ mod errors;
 mod experts;
 mod faults;
 mod products;
+mod recurrent;
 mod requests;
 mod rowwise;
 mod sampling;

@@ -15,7 +15,7 @@ use lockstep_types::{Activation, KvCacheDtype};
 
 use crate::requests::{Request, Run, attend};
 use crate::support::{ELEMENTS, Gpu, Noise, tokens};
-use crate::{accepting, chains, experts, sampling};
+use crate::{accepting, chains, experts, recurrent, sampling};
 
 /// Path of a sanitizer's library; `None` if the compiler has none.
 fn library(name: &str) -> Option<String> {
@@ -109,6 +109,7 @@ fn every_kernel() {
         blocks(&gpu, element);
     }
     experts::every_kernel();
+    recurrent::every_kernel();
     sampling::every_kernel(&gpu);
     accepting::every_kernel(&gpu);
     let made = RowwiseOps::new(&gpu.context, &gpu.compiler, Element::Bf16);

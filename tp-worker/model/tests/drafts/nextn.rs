@@ -161,6 +161,8 @@ fn a_draft_layer_drafts_as_the_reference_does_on_cuda() {
         graphs: vec![1, 2],
         collectives: CollectiveOptions::default(),
     };
-    let backend = CudaBackend::new(&options, Box::new(Single::new())).unwrap();
-    check("glm4_moe", &drafted(backend, "glm4_moe", 40, 16));
+    for name in ["glm4_moe", "qwen3_5"] {
+        let backend = CudaBackend::new(&options, Box::new(Single::new())).unwrap();
+        check(name, &drafted(backend, name, 40, 16));
+    }
 }

@@ -140,7 +140,7 @@ fn a_prefix_hit_is_bit_identical_on_cuda() {
 #[test]
 fn chunked_and_batched_runs_are_bit_identical_on_cuda() {
     for (name, case) in cases_on_gpus()
-        .filter(|(name, _)| ["llama", "qwen3", "qwen3_moe", "gpt_oss_mxfp4"].contains(name))
+        .filter(|(name, _)| ["llama", "qwen3", "qwen3_moe", "gpt_oss_mxfp4", "qwen3_next"].contains(name))
     {
         let texts = texts(&case.golden);
         for (dtype, kv_dtype) in DTYPES {

@@ -55,9 +55,9 @@ fn run(
 }
 
 /// Models, and the splits and types that each runs on, by their places in [`SPLITS`] and [`DTYPES`]:
-/// biases, a head of its own, norms of heads, mixtures of experts, windows, and sinks with packed
-/// experts.
-const MODELS: [(&str, &[(usize, usize)]); 7] = [
+/// biases, a head of its own, norms of heads, mixtures of experts, windows, sinks with packed
+/// experts, and recurrent layers.
+const MODELS: [(&str, &[(usize, usize)]); 9] = [
     ("llama_bias", &[(0, 0), (1, 1)]),
     ("qwen2_untied", &[(1, 1), (2, 0)]),
     ("qwen3", &[(2, 0), (3, 1)]),
@@ -65,6 +65,8 @@ const MODELS: [(&str, &[(usize, usize)]); 7] = [
     ("qwen3_moe", &[(0, 0), (1, 1)]),
     ("gemma3", &[(0, 1), (1, 0)]),
     ("gpt_oss_mxfp4", &[(0, 0), (1, 1), (2, 0)]),
+    ("qwen3_next", &[(0, 0)]),
+    ("qwen3_5_moe", &[(1, 1)]),
 ];
 
 #[test]

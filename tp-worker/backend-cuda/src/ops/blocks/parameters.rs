@@ -66,6 +66,16 @@ pub(super) struct Activate {
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
+pub(super) struct SigmoidGate {
+    pub gate: u64,
+    pub out: u64,
+    pub rows: RowsParameter,
+    pub width: u32,
+    pub whole: u32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
 pub(super) struct ScaleLogits {
     pub logits: u64,
     pub rows: RowsParameter,

@@ -4,7 +4,7 @@ use lockstep_backend::{Batch, Row};
 
 use super::{
     CHAINS, CHOICES, HEADER_WORDS, List, PAGES, ROW_WORDS, ROWS, TOKENS, TREES, WANTED, choices,
-    trees,
+    states, trees,
 };
 
 /// Mask number of a row without a mask: the row is causal.
@@ -77,6 +77,7 @@ pub(super) fn fill(
     list(List::Trees, trees::WORDS * trees.len(), &mut |to| {
         trees::fill(to, trees);
     });
+    states::fill(batch, &mut list);
     HEADER_WORDS + at
 }
 

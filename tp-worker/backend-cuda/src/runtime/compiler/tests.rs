@@ -6,13 +6,13 @@ mod occupancy;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use lockstep_backend::AttentionShape;
+use lockstep_backend::{AttentionShape, DeltaShape};
 
 use super::{Defines, Program, Source, library_version, options};
 use crate::drafting::{chains, sampling, trees};
 use crate::exchange::notes;
 use crate::kernels::BITS;
-use crate::ops::{attention, blocks, experts, products, random, rowwise};
+use crate::ops::{attention, blocks, delta, experts, products, random, rowwise};
 use crate::runtime::{bits, meter};
 use crate::tensors::{Element, MatrixForm};
 
@@ -26,6 +26,27 @@ const SHAPES: [[usize; 3]; 6] = [
     [3, 1, 24],
     [8, 1, 256],
 ];
+
+/// Heads of recurrent layers: Qwen 3.5's, a small model's, the widest.
+const DELTAS: [DeltaShape; 3] = [
+    delta([16, 32], [128, 128], 4),
+    delta([2, 4], [16, 48], 2),
+    delta([1, 1], [256, 256], 8),
+];
+
+const fn delta(
+    [key_heads, value_heads]: [usize; 2],
+    [key_dim, value_dim]: [usize; 2],
+    taps: usize,
+) -> DeltaShape {
+    DeltaShape {
+        key_heads,
+        value_heads,
+        key_dim,
+        value_dim,
+        taps,
+    }
+}
 
 /// The compiler's log, with its report on registers and memory, and the seconds it took.
 fn compiled(architecture: &str, source: &Source, defines: &Defines) -> (String, f64) {
@@ -50,6 +71,9 @@ fn programs() -> Vec<(&'static Source, Defines)> {
         all.extend(elements.map(|element| products::few::source(element, triggers_at_half)));
     }
     all.extend(elements.map(blocks::source));
+    for (shape, element) in DELTAS.iter().zip(elements.into_iter().cycle()) {
+        all.extend(delta::sources(shape, element));
+    }
     all.extend(elements.map(random::source));
     all.extend(elements.map(experts::source));
     for form in [MatrixForm::Floats, MatrixForm::Mxfp4] {

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use lockstep_backend::AttentionShape;
 
-use super::{Defines, Source, compiled};
+use super::{DELTAS, Defines, Source, compiled};
 use crate::drafting::sampling;
-use crate::ops::{attention, blocks, experts, products, rowwise};
+use crate::ops::{attention, blocks, delta, experts, products, rowwise};
 use crate::runtime::compiler::library_version;
 use crate::tensors::{Element, MatrixForm};
 
@@ -103,6 +103,7 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
         (experts::products::source(bf16, form), kernels.into())
     });
     let [floats, mxfp4] = of_experts;
+    let [before, recur] = of_recurrent_layers();
     let [choose, accept] = sampling::SOURCES.map(|source| (source, Defines::new()));
     let staged = |name, dynamic| Kernel {
         name,
@@ -124,6 +125,7 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
                 "square_sums",
                 "whole_norm",
                 "activate",
+                "sigmoid_gate",
                 "scale_logits",
             ]
             .map(|name| kernel(name, 256))
@@ -142,6 +144,8 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
         ),
         floats,
         mxfp4,
+        before,
+        recur,
         (cells, vec![kernel("rotate_and_store", 128)]),
         (plan, vec![kernel("attention_plan", 32)]),
         (
@@ -165,6 +169,16 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
             ],
         ),
         (accept, vec![kernel("accept", 128), kernel("follow", 128)]),
+    ]
+}
+
+/// Those of recurrent layers of Qwen 3.5's shape.
+fn of_recurrent_layers() -> [((&'static Source, Defines), Vec<Kernel>); 2] {
+    let [rest, recur] = delta::sources(&DELTAS[0], Element::Bf16);
+    let around = ["delta_prepare", "delta_finish"].map(|name| kernel(name, 128));
+    [
+        (rest, around.into()),
+        (recur, vec![kernel("delta_recur", 128)]),
     ]
 }
 
