@@ -5,6 +5,7 @@ mod collectives;
 mod draft;
 mod ends;
 mod experts;
+mod latent;
 mod load;
 mod measure;
 mod memory;
@@ -25,7 +26,7 @@ use crate::drafting::{ChainKernels, TreeKernels};
 use crate::error::CudaError;
 use crate::exchange::{CollectiveOptions, NoteBuffers, RankExchange};
 use crate::formats::Loaders;
-use crate::ops::{BlockOps, ExpertOps, ExpertProducts, Products, RowwiseOps};
+use crate::ops::{BlockOps, ExpertOps, ExpertProducts, LatentOps, Products, RowwiseOps};
 use crate::passes::{Ledger, Lists, Recorded};
 use crate::runtime::{Compiler, Context, Meter, Stopwatch, Stream};
 use crate::tensors::{CudaTensor, Element, RowsParameter};
@@ -68,6 +69,8 @@ pub struct CudaBackend {
     experts: Option<Arc<ExpertOps>>,
     /// Kernels that multiply by experts, for each form of matrices that was loaded.
     expert_products: Vec<Arc<ExpertProducts>>,
+    /// Kernels around latent attention, for each type of cache that was asked for.
+    latents: Vec<Arc<LatentOps>>,
     /// Tokens of the batch that the last attention of the pass was for.
     attended: Option<RowsParameter>,
     products: Products,
@@ -116,6 +119,7 @@ impl CudaBackend {
             blocks: None,
             experts: None,
             expert_products: Vec::new(),
+            latents: Vec::new(),
             attended: None,
             products: Products::new(&context, &compiler, operand)?,
             attention: Vec::new(),

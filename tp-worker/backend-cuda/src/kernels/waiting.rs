@@ -2,7 +2,7 @@
 
 /// Kernels whose blocks all call `griddepcontrol_wait`, in alphabetical order. Before the wait
 /// they read only what no pass writes, and write nothing.
-const WAITING: [&str; 54] = [
+const WAITING: [&str; 59] = [
     "accept",
     "activate",
     "attend",
@@ -33,6 +33,10 @@ const WAITING: [&str; 54] = [
     "experts_mxfp4_64",
     "experts_mxfp4_8",
     "follow",
+    "heads_16",
+    "heads_32",
+    "heads_64",
+    "heads_8",
     "join_columns",
     "product_16",
     "product_32",
@@ -51,6 +55,7 @@ const WAITING: [&str; 54] = [
     "silu_mul",
     "sort_choices",
     "square_sums",
+    "store_latents",
     "sum_up",
     "tree_branch",
     "tree_grow",

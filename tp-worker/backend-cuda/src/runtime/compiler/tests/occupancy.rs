@@ -8,7 +8,7 @@ use lockstep_backend::AttentionShape;
 
 use super::{Defines, Source, compiled};
 use crate::drafting::sampling;
-use crate::ops::{attention, blocks, experts, products, rowwise};
+use crate::ops::{attention, blocks, experts, latent, products, rowwise};
 use crate::runtime::compiler::library_version;
 use crate::tensors::{Element, MatrixForm};
 
@@ -86,7 +86,7 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
     let (shape, bf16) = (AttentionShape::dense(32, 8, 128, 1.0), Element::Bf16);
     let [rows, norm, elementwise] = rowwise::sources(bf16);
     let [cells, plan, attend] = attention::sources(&shape, bf16, bf16);
-    let wide = attention::wide_bytes(128, bf16).expect("wide tiles serve this shape");
+    let wide = attention::wide_bytes(&shape, bf16).expect("wide tiles serve this shape");
     let few = products::few::launched().map(|(name, threads, dynamic)| Kernel {
         name,
         threads,
@@ -147,7 +147,7 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
         (
             attend,
             vec![
-                staged("attend", attention::stage_bytes(128, bf16)),
+                staged("attend", attention::stage_bytes(&shape, bf16)),
                 kernel("attention_merge", 128),
             ],
         ),
