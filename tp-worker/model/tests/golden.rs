@@ -176,12 +176,15 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, latent attention and
-/// recurrent models.
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats and recurrent models.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
     let served = |case: &Case| {
         let floats = !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
-        floats && !case.has_latents() && !case.model.has_states()
+        floats
+            && !case.model.has_states()
+            && (std::env::var_os("ONLYLAT").is_none()
+                || case.has_latents()
+                || case.model.architecture.model_type.contains("gemma4"))
     };
     cases().filter(move |(_, case)| served(case))
 }

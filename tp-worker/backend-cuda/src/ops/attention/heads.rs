@@ -250,6 +250,7 @@ impl Attention {
     /// Kernel parameters that leave `tokens` rows of `qkv` as they are.
     fn heads(&self, qkv: &Floats, tokens: usize) -> Heads {
         let shape = &self.shape;
+        assert!(shape.latent.is_none(), "latents have kernels of their own");
         qkv.expect(Element::F32, tokens * shape.qkv_width(), "qkv");
         Heads {
             sums: Sums::from(qkv).parameter(),
