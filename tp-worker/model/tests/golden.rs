@@ -91,6 +91,16 @@ impl Case {
         self.model.latent_attentions().next().is_some()
     }
 
+    /// Returns true if GPUs serve caches of the type: whole units of 16 bytes for a latent.
+    fn caches_on_gpus(&self, cached: KvCacheDtype) -> bool {
+        let mut latents = self.model.latent_attentions();
+        latents.all(|own| {
+            cached
+                .row_bytes(own.latent + own.rotated)
+                .is_multiple_of(16)
+        })
+    }
+
     /// Returns true for a mixture of experts.
     fn is_mixture(&self) -> bool {
         let mixed = |layer: &LayerSpec| matches!(layer.mlp, Mlp::Experts(_));
