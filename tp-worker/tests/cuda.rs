@@ -60,12 +60,15 @@ fn ngrams_conform_on_a_mixture() {
     assert!(report.trees > 0 && report.drafted > 0 && report.switches > 0);
 }
 
-/// The device drafts chains and trees with the model's own layer, a mixture too.
+/// The device drafts chains and trees with the model's own layer, a mixture too, and one of latent
+/// attention.
 #[test]
 fn a_draft_layer_of_the_model_conforms() {
-    let target = root().join("tests/fixtures/nextn/glm4_moe");
-    let report = battery(DeviceKind::Cuda, "NEXTN", &target, None);
-    assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
+    for name in ["glm4_moe", "deepseek_v3"] {
+        let target = root().join("tests/fixtures/nextn").join(name);
+        let report = battery(DeviceKind::Cuda, "NEXTN", &target, None);
+        assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
+    }
 }
 
 #[test]

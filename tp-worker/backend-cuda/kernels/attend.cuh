@@ -1,22 +1,25 @@
 // What the kernels of attention have in common: how an item finds its queries, keys and
 // values, how spans are folded, and where results go.
+//
+// LATENT says that a value is the first VALUE_DIM columns of its key, and not a row of its own.
 #pragma once
 #include "softmax.cuh"
 #include "tile.cuh"
 #include "work.cuh"
 
-constexpr unsigned PART = HEAD_DIM + 2;                         // sums of columns, maximum, sum of weights
+constexpr unsigned PART = VALUE_DIM + 2;                        // sums of columns, maximum, sum of weights
 constexpr unsigned NO_CELL = 0xffffffffu;
+constexpr unsigned OF_TOKEN = LATENT ? 1 : 2;                   // heads of a token behind its queries
 static_assert(SPAN % BLOCK == 0, "a block of positions lies in one span");
 
 struct Attend {
-    const float* queries;       // [tokens, (heads + 2 · kv_heads) · HEAD_DIM], the queries first
+    const float* queries;       // [tokens, (heads + OF_TOKEN · kv_heads) · HEAD_DIM], the queries first
     const CACHED* keys;         // [cells, kv_heads, HEAD_DIM]
     const CACHED* values;       // [cells, kv_heads, HEAD_DIM]
     const unsigned* batch;
     const unsigned* work;
     float* parts;               // [parts, PART]
-    OPERAND* out;               // [tokens, heads · HEAD_DIM]
+    OPERAND* out;               // [tokens, heads · VALUE_DIM]
     unsigned most_rows, kv_heads, cells, page_size;
     float scale;                // of scores, with log₂ e in it
     unsigned group;             // of layers, whose page tables are read
@@ -105,7 +108,7 @@ template <unsigned THREADS> __device__ inline void copy_block(const Attend& a, C
 template <unsigned THREADS, unsigned COUNT>
 __device__ inline void copy_queries(const Attend& a, CACHED* queries, unsigned (&ends)[COUNT], const Row& row, const Item& item) {
     constexpr unsigned EACH = 16 / sizeof(CACHED), CHUNKS = DIM / EACH;
-    const size_t width = (size_t)a.kv_heads * (GROUP + 2) * HEAD_DIM;
+    const size_t width = (size_t)a.kv_heads * (GROUP + OF_TOKEN) * HEAD_DIM;
     for (unsigned i = threadIdx.x; i < COUNT * CHUNKS; i += THREADS) {
         const unsigned query = i / CHUNKS, column = i % CHUNKS * EACH;
         const bool there = query < item.queries && column < HEAD_DIM;
@@ -142,7 +145,7 @@ __device__ inline void for_each(const Sums<UNITS>& sums, const Item& item, const
             for (unsigned half = 0; half < 2; half++) {
                 const unsigned column = (place.unit + unit * place.step) * 16 + tile_column(j, 0);
                 const unsigned query = place.query + tile_row(2 * half);
-                if (query < item.queries && column < HEAD_DIM)
+                if (query < item.queries && column < VALUE_DIM)
                     put(item.query + query, column, half, sums.columns[unit][j][2 * half], sums.columns[unit][j][2 * half + 1]);
             }
 }
@@ -163,7 +166,7 @@ __device__ inline void leave_part(const Attend& a, const Row& row, const Item& i
         UNROLL
         for (unsigned half = 0; half < 2; half++) {
             const unsigned query = place.query + tile_row(2 * half);
-            if (query < item.queries) *(float2*)(part(item.query + query) + HEAD_DIM) = {sums.max[half], sums.weight[half]};
+            if (query < item.queries) *(float2*)(part(item.query + query) + VALUE_DIM) = {sums.max[half], sums.weight[half]};
         }
 }
 template <unsigned UNITS>
@@ -180,7 +183,7 @@ __device__ inline void finish(const Attend& a, const Row& row, const Item& item,
         const size_t token = row.start + query / GROUP;
         const unsigned head = blockIdx.y * GROUP + query % GROUP;
         const float weight = half ? sums.weight[1] : sums.weight[0], factor = half ? kept[1] : kept[0];
-        *(Two*)(a.out + (token * a.kv_heads * GROUP + head) * HEAD_DIM + column) =
+        *(Two*)(a.out + (token * a.kv_heads * GROUP + head) * VALUE_DIM + column) =
             {from_f32<OPERAND>(mean(__fmul_rn(left, factor), weight)), from_f32<OPERAND>(mean(__fmul_rn(right, factor), weight))};
     });
 }

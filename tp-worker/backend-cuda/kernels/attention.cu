@@ -2,15 +2,16 @@
 #include "attend.cuh"
 
 constexpr unsigned WARPS = 4, THREADS = 32 * WARPS;
-constexpr unsigned UNITS = (DIM / 16 + WARPS - 1) / WARPS;      // of 16 columns, of one warp
+constexpr unsigned UNITS = (VALUE_UNITS + WARPS - 1) / WARPS;     // of 16 columns, of one warp
 static_assert(BLOCK == 16 * WARPS, "each warp scores 16 positions");
 static_assert(TILE == QUERIES, "a tile of work is one of queries");
+static_assert(!LATENT || BUFFERS == 1, "values are in keys");
 
-// What a block stages.
+// What a block stages: keys and values of a block of positions. Where wide heads leave no room for
+// both, values come to the place of their keys when these are done with.
 struct Stage {
     CACHED queries[QUERIES * STRIDE];
-    CACHED keys[BLOCK * STRIDE];
-    CACHED values[BLOCK * STRIDE];
+    CACHED buffers[BUFFERS][BLOCK * STRIDE];
     CACHED weights[QUERIES * WEIGHT_STRIDE];
     float maxima[WARPS][QUERIES];
     float sums[WARPS][QUERIES];
@@ -18,6 +19,8 @@ struct Stage {
     unsigned cells[2][BLOCK];   // of this block of positions and the next
 };
 static_assert(sizeof(Stage) == STAGE_BYTES, "the launch asks for as much");
+__device__ inline CACHED* keys_of(Stage& s) { return s.buffers[0]; }
+__device__ inline CACHED* values_of(Stage& s) { return s.buffers[BUFFERS - 1]; }
 // Blocks that have to fit on a multiprocessor: it leaves each as many registers.
 constexpr unsigned AT_ONCE = sizeof(Stage) > (48 << 10) ? 2 : 4;
 
@@ -28,7 +31,7 @@ __device__ inline void score(const Attend& a, Stage& s, unsigned at, float (&sco
     for (unsigned j = 0; j < 2; j++)
         UNROLL
         for (unsigned i = 0; i < 4; i++) scores[j][i] = 0;
-    multiply_keys(scores, s.queries, s.keys + warp * 16 * STRIDE);
+    multiply_keys(scores, s.queries, keys_of(s) + warp * 16 * STRIDE);
     float max[2] = {-INFINITY, -INFINITY};
     UNROLL
     for (unsigned j = 0; j < 2; j++)
@@ -74,7 +77,7 @@ __device__ inline void weigh(Stage& s, Sums<UNITS>& span, float (&scores)[2][4],
     }
 }
 // Adds the block's weighted values.
-__device__ inline void gather(const Stage& s, Sums<UNITS>& span, const float (&faded)[2]) {
+__device__ inline void gather(Stage& s, Sums<UNITS>& span, const float (&faded)[2]) {
     const unsigned warp = threadIdx.x / 32;
     UNROLL
     for (unsigned half = 0; half < 2; half++) {
@@ -85,18 +88,19 @@ __device__ inline void gather(const Stage& s, Sums<UNITS>& span, const float (&f
     UNROLL
     for (unsigned unit = 0; unit < UNITS; unit++) {
         const unsigned column = (unit * WARPS + warp) * 16;
-        if (column >= DIM) continue;        // the same for all lanes of the warp
+        if (column >= VALUE_UNITS * 16) continue;       // the same for all lanes of the warp
         float (&columns)[2][4] = span.columns[unit];
         UNROLL
         for (unsigned j = 0; j < 2; j++)
             UNROLL
             for (unsigned i = 0; i < 4; i++) columns[j][i] = __fmul_rn(columns[j][i], faded[i / 2]);
-        multiply_values(columns, s.weights, s.values + column);
+        multiply_values(columns, s.weights, values_of(s) + column);
     }
 }
-// One tile over its spans. While a block of positions is weighed, the next
-// one's keys are on their way; while that is scored, its values. Behind the last
-// block's last barrier nobody reads the stage, so that the next item may write.
+// One tile over its spans. With two buffers the next block's keys are on their way while a block of
+// positions is weighed, and its values while that one is scored. With one buffer only other blocks
+// of the multiprocessor have something to do meanwhile. Behind the last block's last barrier nobody
+// reads the stage, so that the next item may write.
 __device__ inline void run_item(const Attend& a, Stage& s, const Row& row, const Item& item, unsigned first_part) {
     Visible seen = seen_by_tile(a, row, item);
     const unsigned begin = max(item.first_span * SPAN, seen.begin / BLOCK * BLOCK);
@@ -105,9 +109,9 @@ __device__ inline void run_item(const Attend& a, Stage& s, const Row& row, const
     copy_queries<THREADS>(a, s.queries, s.up_to, row, item);
     if (threadIdx.x < BLOCK) s.cells[0][threadIdx.x] = cell_of(a, row, item, begin + threadIdx.x, seen);
     __syncthreads();
-    if (begin < end) copy_block<THREADS>(a, s.keys, a.keys, s.cells[0]);
+    if (begin < end) copy_block<THREADS>(a, keys_of(s), a.keys, s.cells[0]);
     cp_async_commit_group();
-    if (begin < end) copy_block<THREADS>(a, s.values, a.values, s.cells[0]);
+    if (begin < end && BUFFERS == 2) copy_block<THREADS>(a, values_of(s), a.values, s.cells[0]);
     cp_async_commit_group();
     const Place place = {0, threadIdx.x / 32, WARPS};
     Sums<UNITS> total, span;
@@ -119,18 +123,19 @@ __device__ inline void run_item(const Attend& a, Stage& s, const Row& row, const
         turn ^= 1;
         if (threadIdx.x < BLOCK) s.cells[turn][threadIdx.x] = cell_of(a, row, item, next + threadIdx.x, seen);
         float scores[2][4], faded[2];
-        cp_async_wait_group<1>();
+        cp_async_wait_group<BUFFERS - 1>();
         __syncthreads();                            // keys, queries and cells are there
         score(a, s, at, scores);
         __syncthreads();                            // maxima are there, keys are done with
-        if (next < end) copy_block<THREADS>(a, s.keys, a.keys, s.cells[turn]);
+        if (BUFFERS == 2 && next < end) copy_block<THREADS>(a, keys_of(s), a.keys, s.cells[turn]);
+        if (BUFFERS == 1 && !LATENT) copy_block<THREADS>(a, values_of(s), a.values, s.cells[turn ^ 1]);
         cp_async_commit_group();
         weigh(s, span, scores, faded);
-        cp_async_wait_group<1>();
+        cp_async_wait_group<BUFFERS - 1>();
         __syncthreads();                            // values, weights and sums are there
         gather(s, span, faded);
         __syncthreads();                            // and done with
-        if (next < end) copy_block<THREADS>(a, s.values, a.values, s.cells[turn]);
+        if (next < end) copy_block<THREADS>(a, values_of(s), BUFFERS == 2 ? a.values : a.keys, s.cells[turn]);
         cp_async_commit_group();
         if (next % SPAN == 0 || next >= end) {
             if (item.split) leave_part(a, row, item, first_part, at / SPAN, place, span);
@@ -160,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, AT_ONCE) attend(Attend a) 
     // Columns past a head's width multiply queries' zeros, so they hold numbers.
     for (unsigned slot = threadIdx.x; slot < BLOCK; slot += THREADS)
         for (unsigned column = HEAD_DIM; column < DIM; column++)
-            s.keys[slot * STRIDE + column] = s.values[slot * STRIDE + column] = from_f32<CACHED>(0);
+            keys_of(s)[slot * STRIDE + column] = values_of(s)[slot * STRIDE + column] = from_f32<CACHED>(0);
     griddepcontrol_wait();
     const Share* shares = shares_of(a.work);
     const unsigned rows = min(a.batch[ROWS], a.most_rows), items = a.work[ITEMS];
@@ -178,7 +183,7 @@ struct Merge {
     const unsigned* batch;
     const unsigned* work;
     const float* parts;         // [parts, PART]
-    OPERAND* out;               // [tokens, heads · HEAD_DIM]
+    OPERAND* out;               // [tokens, heads · VALUE_DIM]
     unsigned most_rows, most_tokens, heads, window;
     const float* sinks;         // [heads], or null
 };
@@ -206,16 +211,16 @@ extern "C" __global__ void MERGE_BOUNDS attention_merge(Merge a) {
         const Visible seen = visible(up_to(a.batch, row, token - row.start), a.window);
         const float* parts = a.parts + (first_part + of * e.spans) * PART;
         const unsigned first = seen.begin / SPAN - e.first_span, end = spans(seen.end) - e.first_span;
-        for (unsigned column = threadIdx.x; column < HEAD_DIM; column += THREADS) {
+        for (unsigned column = threadIdx.x; column < VALUE_DIM; column += THREADS) {
             float max = -INFINITY, weight = 0, sum = 0;
             for (unsigned span = first; span < end; span++) {
                 const float* part = parts + (size_t)span * PART;
-                const Factors factors = fold_max(max, part[HEAD_DIM]);
-                fold(weight, part[HEAD_DIM + 1], factors);
+                const Factors factors = fold_max(max, part[VALUE_DIM]);
+                fold(weight, part[VALUE_DIM + 1], factors);
                 fold(sum, part[column], factors);
             }
             if (a.sinks) sum = __fmul_rn(sum, fold_sink(max, weight, a.sinks[query % a.heads]));
-            a.out[((size_t)token * a.heads + query % a.heads) * HEAD_DIM + column] = from_f32<OPERAND>(mean(sum, weight));
+            a.out[((size_t)token * a.heads + query % a.heads) * VALUE_DIM + column] = from_f32<OPERAND>(mean(sum, weight));
         }
     }
 }

@@ -76,24 +76,29 @@ __device__ inline void copy_weights(const Product& a, const Weights& weights, un
 }
 // Where the rows of x are that a thread copies a unit of, one in each group: one behind the other.
 struct InTurn {
-    __device__ size_t row(unsigned group) const { return group * GROUP + threadIdx.x / UNITS; }
+    __device__ size_t at(unsigned group, unsigned inputs) const { return (size_t)(group * GROUP + threadIdx.x / UNITS) * inputs; }
+};
+// Or `step` values apart, since other columns lie between them.
+struct Apart {
+    unsigned step;
+    __device__ size_t at(unsigned group, unsigned) const { return (size_t)(group * GROUP + threadIdx.x / UNITS) * step; }
 };
 // Or anywhere.
 template <unsigned GROUPS>
 struct Listed {
     unsigned rows[GROUPS];
-    __device__ size_t row(unsigned group) const {
+    __device__ size_t at(unsigned group, unsigned inputs) const {
         unsigned found = rows[0];       // by turns: registers have no index
         UNROLL
         for (unsigned i = 1; i < GROUPS; i++)
             if (i == group) found = rows[i];
-        return found;
+        return (size_t)found * inputs;
     }
 };
 template <bool ALIGNED, unsigned MOST, class From>
 __device__ inline void copy_rows(const Product& a, const From& from, unsigned rows, unsigned group, unsigned column, uint4* to) {
     const unsigned row = group * GROUP + threadIdx.x / UNITS;
-    const OPERAND* x = a.x + from.row(group) * a.inputs;
+    const OPERAND* x = a.x + from.at(group, a.inputs);
     if (row < MOST) copy_unit<ALIGNED>(a, to + group * GROUP * UNITS, x, column, row < rows);
 }
 // Where this thread's units of a chunk come from and go to.

@@ -8,10 +8,12 @@
 constexpr unsigned QUERIES = 16;        // rows of a tile
 constexpr unsigned BLOCK = 64;          // positions staged in shared memory at a time
 constexpr unsigned DIM = (HEAD_DIM + 15) / 16 * 16;
+constexpr unsigned VALUE_UNITS = (VALUE_DIM + 15) / 16;     // of 16 columns
 // Rows are padded by 16 bytes: those of a matrix lie in different banks.
 constexpr unsigned PAD = 16 / sizeof(CACHED);
 constexpr unsigned STRIDE = DIM + PAD, WEIGHT_STRIDE = BLOCK + PAD;
 static_assert(HEAD_DIM * sizeof(CACHED) % 16 == 0, "a head is copied in units of 16 bytes");
+static_assert(VALUE_DIM % 2 == 0, "results are written two at a time");
 
 __device__ inline unsigned tile_row(unsigned i) { return threadIdx.x % 32 / 4 + i / 2 * 8; }
 __device__ inline unsigned tile_column(unsigned j, unsigned i) { return j * 8 + threadIdx.x % 4 * 2 + i % 2; }

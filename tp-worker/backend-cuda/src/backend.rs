@@ -5,6 +5,7 @@ mod collectives;
 mod draft;
 mod ends;
 mod experts;
+mod latent;
 mod load;
 mod measure;
 mod memory;
@@ -26,7 +27,9 @@ use crate::drafting::{ChainKernels, TreeKernels};
 use crate::error::CudaError;
 use crate::exchange::{CollectiveOptions, NoteBuffers, RankExchange};
 use crate::formats::Loaders;
-use crate::ops::{BlockOps, DeltaOps, ExpertOps, ExpertProducts, Products, RowwiseOps};
+use crate::ops::{
+    BlockOps, DeltaOps, ExpertOps, ExpertProducts, LatentOps, Products, RowwiseOps,
+};
 use crate::passes::{Ledger, Lists, Recorded};
 use crate::runtime::{Compiler, Context, Meter, Stopwatch, Stream};
 use crate::tensors::{CudaTensor, Element, RowsParameter};
@@ -71,6 +74,8 @@ pub struct CudaBackend {
     experts: Option<Arc<ExpertOps>>,
     /// Kernels that multiply by experts, for each form of matrices that was loaded.
     expert_products: Vec<Arc<ExpertProducts>>,
+    /// Kernels around latent attention, for each type of cache that was asked for.
+    latents: Vec<Arc<LatentOps>>,
     /// Tokens of the batch that the last attention or recurrent layer of the pass was for.
     attended: Option<RowsParameter>,
     products: Products,
@@ -120,6 +125,7 @@ impl CudaBackend {
             deltas: Vec::new(),
             experts: None,
             expert_products: Vec::new(),
+            latents: Vec::new(),
             attended: None,
             products: Products::new(&context, &compiler, operand)?,
             attention: Vec::new(),

@@ -134,7 +134,7 @@ impl DeviceMemory for CudaMemory {
         // Kernels of several shapes have a room each.
         let room = |pass: &PassShape, shape: &AttentionShape| {
             let limits = WorkLimits::of(shape, pass.tokens, pass.tokens, pass.positions);
-            limits.bytes(shape.head_dim)
+            limits.bytes(shape.value_dim())
         };
         let attention = passes.iter().flat_map(|pass| {
             let shapes = pass.attention.iter();

@@ -103,6 +103,11 @@ pub(crate) const WIDE: Source = Source {
     text: include_str!("../kernels/wide.cu"),
     headers: &[DEVICE, BATCH, SOFTMAX, TILE, WORK, ATTEND],
 };
+pub(crate) const LATENT: Source = Source {
+    name: "latent.cu",
+    text: include_str!("../kernels/latent.cu"),
+    headers: &[DEVICE, BATCH, SUMS, FEW_ROWS_TILES],
+};
 pub(crate) const READ: Source = Source {
     name: "read.cu",
     text: include_str!("../kernels/read.cu"),

@@ -396,7 +396,8 @@ mod tests {
             (20, KvCacheDtype::Bfloat16, false),
             (20, KvCacheDtype::Float32, true),
             (24, KvCacheDtype::Bfloat16, true),
-            (264, KvCacheDtype::Bfloat16, false),
+            (512, KvCacheDtype::Bfloat16, true),
+            (520, KvCacheDtype::Bfloat16, false),
             (64, KvCacheDtype::Int8, false),
         ] {
             let found = CudaBackend::serves(&options(), &heads(head_dim), cached);

@@ -93,6 +93,16 @@ impl Case {
         self.model.latent_attentions().next().is_some()
     }
 
+    /// Returns true if GPUs serve caches of the type: whole units of 16 bytes for a latent.
+    fn caches_on_gpus(&self, cached: KvCacheDtype) -> bool {
+        let mut latents = self.model.latent_attentions();
+        latents.all(|own| {
+            cached
+                .row_bytes(own.latent + own.rotated)
+                .is_multiple_of(16)
+        })
+    }
+
     /// Returns true for a mixture of experts.
     fn is_mixture(&self) -> bool {
         let mixed = |layer: &LayerSpec| matches!(layer.mlp, Mlp::Experts(_));
@@ -178,12 +188,9 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats and latent attention.
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
-    let served = |case: &Case| {
-        let floats = !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
-        floats && !case.has_latents()
-    };
+    let served = |case: &Case| !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
     cases().filter(move |(_, case)| served(case))
 }
 

@@ -91,8 +91,8 @@ fn bfloat16() {
     }
 }
 
-/// Mixtures of experts run on GPUs. Weights in 8-bit floats don't, nor do experts of 28 columns that
-/// four ranks divide, latent attention and recurrent layers, and the start says so before anything
+/// Mixtures of experts and latent attention run on GPUs. Weights in 8-bit floats don't, nor do experts
+/// of 28 columns that four ranks divide, and recurrent layers, and the start says so before anything
 /// is loaded.
 #[test]
 fn gpus_serve_experts_and_refuse_recurrent_layers() {
@@ -102,7 +102,9 @@ fn gpus_serve_experts_and_refuse_recurrent_layers() {
         ("qwen3_moe", 2, None),
         ("qwen3_moe", 4, Some("experts of 7 columns on a rank")),
         ("qwen3_fp8", 1, Some("FP8")),
-        ("deepseek_v3", 1, Some("latent attention")),
+        ("deepseek_v3", 2, None),
+        ("mistral4", 1, None),
+        ("gemma4", 1, None),
         ("gpt_oss", 2, None),
         ("gpt_oss_mxfp4", 2, None),
         ("qwen3_5", 1, Some("recurrent layers")),

@@ -4,8 +4,9 @@
 use lockstep_types::Dtype;
 
 use crate::{
+    cuda::alone,
     setup::{Algorithm, Layers, Setup, Shape},
-    two_caches::{SPLITS, answers, jobs, same, with_drafts},
+    two_caches::{SPLITS, answers, jobs, jobs_of_devices, on_gpus, same, with_drafts},
 };
 
 fn plain(dtype: Dtype, (tp, dp): (usize, usize)) -> Setup {
@@ -48,6 +49,21 @@ fn drafts_change_no_bit() {
     let dtypes = [Dtype::Bfloat16, Dtype::Float32];
     for (dtype, split) in dtypes.into_iter().zip([(1, 1), (2, 2)]) {
         accepted += with_drafts(&plain(dtype, split), &jobs, &drafts);
+    }
+    assert!(accepted > 0);
+}
+
+/// The device drafts with latents of the draft, chooses, and moves the cells of accepted nodes. Its
+/// passes have at most 64 tokens, so that all have the same bits.
+#[test]
+fn drafts_on_gpus_change_no_bit() {
+    let _alone = alone(3);
+    let (jobs, mut accepted) = (jobs_of_devices(16), 0);
+    let standalone = (Algorithm::Standalone, Shape::TREE, 16);
+    let eagle3 = (Algorithm::Eagle3, Shape::chain(3), 1);
+    for (split, draft) in [((1, 1), standalone), ((2, 2), eagle3)] {
+        let plain = on_gpus(&plain(Dtype::Float32, split));
+        accepted += with_drafts(&plain, &jobs, &[draft]);
     }
     assert!(accepted > 0);
 }

@@ -38,6 +38,8 @@ pub(super) enum Heads<'a> {
     All(&'a mut CudaTensor, HeadNorms<'a>, &'a Rope),
     /// Stores keys and values.
     Stored(&'a CudaTensor),
+    /// Nothing: queries are made, and cells written.
+    Ready(Queries<'a>),
 }
 
 impl CudaBackend {
@@ -60,7 +62,7 @@ impl CudaBackend {
         let (context, operand) = (self.stream.context(), self.operand);
         self.attention.push(Kernels {
             attention: Attention::new(context, &self.compiler, shape, cached, operand)?,
-            work: Work::new(context, shape.head_dim, NONE)?,
+            work: Work::new(context, shape.value_dim(), NONE)?,
             planned: 0,
         });
         Ok(self.attention.len() - 1)
@@ -137,13 +139,21 @@ impl CudaBackend {
         let shape = cache.shape();
         let fits = |kernels: &Kernels| {
             let (own, cached) = (kernels.attention.shape(), kernels.attention.cached());
-            (own.kv_heads, own.head_dim, cached)
-                == (shape.kv_heads, shape.head_dim, cache.element())
+            (own.kv_heads, own.head_dim, own.latent, cached)
+                == (
+                    shape.kv_heads,
+                    shape.head_dim,
+                    shape.latent,
+                    cache.element(),
+                )
         };
         if let Some(at) = self.attention.iter().position(fits) {
             return Ok(at);
         }
-        let shape = AttentionShape::dense(shape.kv_heads, shape.kv_heads, shape.head_dim, 1.0);
+        let shape = AttentionShape {
+            latent: shape.latent,
+            ..AttentionShape::dense(shape.kv_heads, shape.kv_heads, shape.head_dim, 1.0)
+        };
         self.kernels(&shape, cache.element())
     }
 
@@ -168,8 +178,8 @@ impl CudaBackend {
             // Recorded passes can't name a room that did not exist.
             self.rooms += u64::from(kernels.work.limits() != NONE);
             // The old room is freed first, so that both never exist at once.
-            kernels.work = Work::new(stream.context(), shape.head_dim, NONE)?;
-            kernels.work = Work::new(stream.context(), shape.head_dim, room)?;
+            kernels.work = Work::new(stream.context(), shape.value_dim(), NONE)?;
+            kernels.work = Work::new(stream.context(), shape.value_dim(), room)?;
         }
         let Kernels {
             attention,
@@ -195,6 +205,7 @@ impl CudaBackend {
                 attention.store(stream, &qkv.floats, inputs, cache, layer)?;
                 Queries::from(&qkv.floats)
             }
+            Heads::Ready(queries) => queries,
         };
         if *planned != inputs.number() {
             attention.plan(stream, inputs, work)?;

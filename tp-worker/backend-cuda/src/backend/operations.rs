@@ -4,15 +4,16 @@ use std::ops::Range;
 
 use lockstep_backend::{
     Attend, AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeltaOperands,
-    DeviceDrafter, DeviceSampler, Exchange, ExchangeNotes, ExpertSpace, Experts, GatedDelta, Linear, LogitScaling, Ops,
-    Owners, PassKey, Passes, RowParallel, Rows as Gathered, Scatter, WholeNorms,
+    DeviceDrafter, DeviceSampler, Exchange, ExchangeNotes, ExpertSpace, Experts, GatedDelta,
+    LatentSpace, Linear, LogitScaling, Ops, Owners, PassKey, Passes, RowParallel, Rows as Gathered,
+    Scatter, WholeNorms,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Activation, Dtype};
 
 use super::attend::Heads;
 use super::{CudaBackend, CudaPasses};
-use crate::ops::{Beside, CudaStates, HeadNorms, PagedCache, Rope};
+use crate::ops::{Beside, CudaStates, HeadNorms, LatentOp, PagedCache, Rope};
 use crate::passes::Inputs;
 use crate::runtime::Buffer;
 use crate::tensors::{CudaMatrix, CudaTensor};
@@ -175,6 +176,19 @@ impl Ops for CudaBackend {
         let heads = Heads::Projected(x, w, qkv, norms_of(op), op.rope);
         let done = self.attend_heads(op.shape, heads, inputs, cache, layer, (out, beside_of(op)));
         self.keep(done);
+    }
+    fn attend_latent(
+        &mut self,
+        cache: &mut PagedCache,
+        layer: usize,
+        query: &mut CudaTensor,
+        cell: &mut CudaTensor,
+        op: &LatentOp<'_>,
+        space: LatentSpace<'_, CudaTensor>,
+        inputs: &Inputs,
+        out: &mut CudaTensor,
+    ) -> Result<(), BackendError> {
+        Ok(self.attend_to_latents(cache, layer, query, cell, op, space, inputs, out)?)
     }
     fn gate(&mut self, gate_up: &CudaTensor, activation: Activation, out: &mut CudaTensor) {
         let (rows, width) = (out.rows(), out.width());

@@ -2,6 +2,7 @@
 
 mod cache;
 mod heads;
+mod limits;
 mod parameters;
 mod stage;
 mod work;
@@ -13,12 +14,12 @@ use lockstep_backend::AttentionShape;
 use crate::error::CudaError;
 use crate::kernels::{self, Source};
 use crate::passes::Inputs;
-use crate::runtime::{Buffer, Compiler, Context, Defines, Gpu, Kernel, Module, Stream};
+use crate::runtime::{Buffer, Compiler, Context, Defines, Kernel, Module, Stream};
 use crate::tensors::{Element, Floats};
 pub use cache::PagedCache;
 pub use heads::{HeadNorms, Queries, Rope};
 use parameters::{Attend, CopyAccepted, CopyCells, Heads, Merge, Plan};
-use stage::WIDE_QUERIES;
+use stage::{WIDE_QUERIES, buffers};
 pub(crate) use stage::{stage_bytes, wide_bytes};
 pub use work::{Cut, Work, WorkLimits};
 
@@ -66,28 +67,6 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Returns `Ok` if the GPU serves heads of this shape over a cache of this type.
-    ///
-    /// # Errors
-    /// [`CudaError::Unsupported`] where the numbers of heads don't divide, or where the kernels
-    /// or the GPU's shared memory don't allow the shape.
-    pub fn check(gpu: &Gpu, shape: &AttentionShape, cached: Element) -> Result<(), CudaError> {
-        check(shape, cached)?;
-        let (needed, most) = (stage_bytes(shape.head_dim, cached), gpu.block_memory());
-        if needed <= most {
-            return Ok(());
-        }
-        let smaller = match cached {
-            Element::F32 => "give --kv-cache-dtype bfloat16, ",
-            Element::Bf16 => "",
-        };
-        Err(CudaError::Unsupported(format!(
-            "heads of {} columns need {needed} bytes of shared memory, and blocks on this GPU ({}) have {most}: {smaller}use another GPU, or run on the CPU",
-            shape.head_dim,
-            gpu.describe()
-        )))
-    }
-
     /// Compiles and loads the kernels.
     ///
     /// # Errors
@@ -105,7 +84,8 @@ impl Attention {
         };
         let [cells, plan, attention] = sources(shape, cached, operand).map(load);
         let (cells, plan, attention) = (cells?, plan?, attention?);
-        let wide_bytes = wide_bytes(shape.head_dim, cached);
+        let bytes = stage_bytes(shape, cached);
+        let wide_bytes = wide_bytes(shape, cached);
         let wide_bytes = wide_bytes.filter(|bytes| *bytes <= context.gpu().block_memory());
         let wide = wide_bytes.map(|bytes| -> Result<_, CudaError> {
             let module = load(wide_source(shape, operand, bytes))?;
@@ -121,7 +101,7 @@ impl Attention {
             copy_cells: cells.kernel("copy_cells", THREADS, 0)?,
             copy_accepted: cells.kernel("copy_accepted", THREADS, 0)?,
             plan: plan.kernel("attention_plan", 32, 0)?,
-            attend: attention.kernel("attend", THREADS, stage_bytes(shape.head_dim, cached))?,
+            attend: attention.kernel("attend", THREADS, bytes)?,
             wide: wide.transpose()?,
             merge: attention.kernel("attention_merge", THREADS, 0)?,
         })
@@ -172,7 +152,7 @@ impl Attention {
 
     /// Computes attention. Each of `queries` sees its request's cached positions. Of the new
     /// tokens it sees those up to itself, or those that the row's mask shows. A query that sees
-    /// nothing gives zeros. `out` is `[tokens, heads·head_dim]` operands. Keys and values of
+    /// nothing gives zeros. `out` is `[tokens, heads·value_dim]` operands. Keys and values of
     /// new tokens must be in the cache already.
     ///
     /// # Errors
@@ -315,8 +295,8 @@ pub(crate) fn sources(
     ];
     let plan = vec![("GROUP", (shape.heads / shape.kv_heads).to_string())];
     let mut group = tile_defines(shape, cached, operand);
-    let bytes = stage_bytes(shape.head_dim, cached);
-    group.push(("STAGE_BYTES", bytes.to_string()));
+    group.push(("STAGE_BYTES", stage_bytes(shape, cached).to_string()));
+    group.push(("BUFFERS", buffers(shape).to_string()));
     [
         (&kernels::CELLS, heads),
         (&kernels::PLAN, plan),
@@ -340,6 +320,8 @@ fn tile_defines(shape: &AttentionShape, cached: Element, operand: Element) -> De
     let is_bf16 = u32::from(cached == Element::Bf16);
     vec![
         ("HEAD_DIM", shape.head_dim.to_string()),
+        ("VALUE_DIM", shape.value_dim().to_string()),
+        ("LATENT", u32::from(shape.latent.is_some()).to_string()),
         ("CACHED", cached.name().to_owned()),
         ("GROUP", (shape.heads / shape.kv_heads).to_string()),
         ("OPERAND", operand.name().to_owned()),
@@ -353,30 +335,4 @@ fn window_of(shape: &AttentionShape) -> u32 {
         .window
         .and_then(|window| u32::try_from(window.get()).ok());
     window.unwrap_or(u32::MAX)
-}
-
-fn check(shape: &AttentionShape, cached: Element) -> Result<(), CudaError> {
-    let AttentionShape {
-        heads,
-        kv_heads,
-        head_dim,
-        ..
-    } = *shape;
-    if shape.latent.is_some() {
-        return Err(CudaError::Unsupported(
-            "latent attention (MLA) is not served on GPUs: run on the CPU".to_owned(),
-        ));
-    }
-    if kv_heads == 0 || !heads.is_multiple_of(kv_heads) || heads == 0 {
-        return Err(CudaError::Unsupported(format!(
-            "{heads} query heads do not divide among {kv_heads} key heads"
-        )));
-    }
-    let columns = 16 / cached.bytes();
-    if head_dim == 0 || !head_dim.is_multiple_of(columns) || head_dim > 256 {
-        return Err(CudaError::Unsupported(format!(
-            "heads of {head_dim} columns are not served on GPUs, where a head has up to 256 in multiples of {columns}: run on the CPU"
-        )));
-    }
-    Ok(())
 }

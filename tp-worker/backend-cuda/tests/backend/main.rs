@@ -15,6 +15,7 @@ mod exchanged;
 mod experts;
 mod faults;
 mod hangs;
+mod latent;
 mod memory;
 mod nccl;
 mod notes;

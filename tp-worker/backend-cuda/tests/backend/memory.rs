@@ -140,8 +140,15 @@ fn everything_takes_what_is_charged(context: &Context) {
             page_size: 4,
             dtype: KvCacheDtype::Bfloat16,
         };
-        let (used, _cache) = taken(context, || gpu.kv_cache(&shape).unwrap());
-        assert_eq!(memory.kv_bytes(&shape), used);
+        let latents = KvShape {
+            kv_heads: 1,
+            latent: Some(16),
+            ..shape
+        };
+        for shape in [shape, latents] {
+            let (used, _cache) = taken(context, || gpu.kv_cache(&shape).unwrap());
+            assert_eq!(memory.kv_bytes(&shape), used);
+        }
         let shape = StatesShape {
             layers: 3,
             delta: DeltaShape {

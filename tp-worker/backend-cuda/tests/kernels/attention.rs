@@ -11,9 +11,9 @@ use crate::support::{Gpu, Noise, SEEDS, bits};
 /// Positions of a span; partial results are joined at its borders.
 const SPAN: usize = 256;
 /// Room for the parts of any of these tests.
-const ENOUGH: usize = 1 << 14;
+pub const ENOUGH: usize = 1 << 14;
 
-fn run(heads: usize, kv_heads: usize, head_dim: usize, element: Element) -> Run {
+pub fn run(heads: usize, kv_heads: usize, head_dim: usize, element: Element) -> Run {
     Run {
         shape: AttentionShape::dense(heads, kv_heads, head_dim, (head_dim as f32).sqrt().recip()),
         cached: element,
@@ -61,7 +61,7 @@ fn runs() -> [Run; 5] {
     ]
 }
 
-fn kernels(gpu: &Gpu, run: &Run) -> Attention {
+pub fn kernels(gpu: &Gpu, run: &Run) -> Attention {
     Attention::new(
         &gpu.context,
         &gpu.compiler,
@@ -73,7 +73,7 @@ fn kernels(gpu: &Gpu, run: &Run) -> Attention {
 }
 
 /// Tolerance of a mean, as a part of the values' size. Weights are rounded to the cache's type.
-fn tolerance(element: Element) -> f64 {
+pub fn tolerance(element: Element) -> f64 {
     match element {
         Element::F32 => 2e-5,
         Element::Bf16 => 1e-2,
@@ -81,7 +81,7 @@ fn tolerance(element: Element) -> f64 {
 }
 
 #[track_caller]
-fn assert_means(found: &[f32], wanted: &[f64], tolerance: f64) {
+pub fn assert_means(found: &[f32], wanted: &[f64], tolerance: f64) {
     assert_eq!(found.len(), wanted.len());
     for (at, (found, wanted)) in found.iter().zip(wanted).enumerate() {
         let error = (f64::from(*found) - wanted).abs();
@@ -93,7 +93,7 @@ fn assert_means(found: &[f32], wanted: &[f64], tolerance: f64) {
 }
 
 /// Lengths around the borders of blocks and spans, chains and trees.
-fn mixed(noise: &mut Noise) -> Vec<Request> {
+pub fn mixed(noise: &mut Noise) -> Vec<Request> {
     let lengths = [
         (0, 1),
         (0, 1 + noise.below(70)),
@@ -178,7 +178,7 @@ fn sinks_join_the_sum_of_weights_alone() {
 
 /// Expects the results of a batch in two runs to be equal.
 #[track_caller]
-fn assert_same(found: &[Vec<f32>], wanted: &[Vec<f32>]) {
+pub fn assert_same(found: &[Vec<f32>], wanted: &[Vec<f32>]) {
     assert_eq!(found.len(), wanted.len());
     for (request, (found, wanted)) in found.iter().zip(wanted).enumerate() {
         assert!(

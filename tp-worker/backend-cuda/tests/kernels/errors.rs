@@ -162,6 +162,14 @@ fn unsupported_shapes_name_a_way_out() {
         let made = Attention::new(&gpu.context, &gpu.compiler, &shape, cached, Element::F32);
         made.err().expect("unsupported").to_string()
     };
+    let latents = |cell, latent| {
+        let shape = AttentionShape {
+            latent: Some(latent),
+            ..AttentionShape::dense(4, 1, cell, 1.0)
+        };
+        let checked = Attention::check(gpu.context.gpu(), &shape, Element::Bf16);
+        checked.expect_err("unsupported").to_string()
+    };
     for (text, wanted) in [
         (
             attention(6, 4, 32, Element::F32),
@@ -171,7 +179,13 @@ fn unsupported_shapes_name_a_way_out() {
             attention(4, 2, 20, Element::Bf16),
             "heads of 20 columns are not served",
         ),
-        (attention(4, 2, 264, Element::Bf16), "run on the CPU"),
+        (attention(4, 2, 520, Element::Bf16), "run on the CPU"),
+        (
+            latents(584, 512),
+            "latents of 512 columns in cells of 584 are not served on GPUs",
+        ),
+        (latents(560, 520), "a latent has up to 512"),
+        (latents(40, 25), "an even number of them"),
     ] {
         assert!(text.contains(wanted), "{text}");
     }

@@ -12,6 +12,7 @@ use crate::support::{Gpu, Noise, SEEDS, assert_close};
 const ATTENTION: &str = "faults::attention_is_watched";
 const WIDE: &str = "wide::wide_tiles_are_watched";
 const SINKS: &str = "faults::sinks_are_watched";
+const LATENTS: &str = "faults::latents_are_watched";
 const HEADS: &str = "cells::heads_are_normed_rotated_and_stored";
 const CELLS: &str = "cells::cells_are_copied_one_after_the_other";
 const CHOOSING: &str = "sampling::little_is_chosen_and_watched";
@@ -25,7 +26,17 @@ const ENDS: &str = "blocks::ends_of_blocks_are_those_of_plain_loops";
 const CHAINS: &str = "chains::kernels_that_begin_early_have_the_bits_of_those_that_wait";
 
 /// Name of the fault, script by which `sed` plants it, and the test that has to fail.
-const FAULTS: [(&str, &str, &str); 85] = [
+const FAULTS: [(&str, &str, &str); 87] = [
+    (
+        "latents before the block before is done with",
+        "s/__syncthreads(); *.. and done with.*//",
+        LATENTS,
+    ),
+    (
+        "no wait for latents",
+        "/float scores.2..4., faded/,/score(a, s, at/s/cp_async_wait_group<BUFFERS - 1>();//",
+        LATENTS,
+    ),
     (
         "cells too early",
         "/cell_of(a, row, item, begin/,/copy_block/s/__syncthreads();//",
@@ -53,12 +64,12 @@ const FAULTS: [(&str, &str, &str); 85] = [
     ),
     (
         "no wait for keys",
-        "/float scores.2..4., faded/,/score(a, s, at/s/cp_async_wait_group<1>();//",
+        "/float scores.2..4., faded/,/score(a, s, at/s/cp_async_wait_group<BUFFERS - 1>();//",
         ATTENTION,
     ),
     (
         "no wait for values",
-        "/ weigh(s, span, scores, faded);/,/gather(s, span/s/cp_async_wait_group<1>();//",
+        "/ weigh(s, span, scores, faded);/,/gather(s, span/s/cp_async_wait_group<BUFFERS - 1>();//",
         ATTENTION,
     ),
     (
@@ -507,6 +518,15 @@ fn sinks_are_watched() {
     watched(&AttentionShape {
         sinks: true,
         ..AttentionShape::dense(6, 2, 24, 0.2)
+    });
+}
+
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn latents_are_watched() {
+    watched(&AttentionShape {
+        latent: Some(16),
+        ..AttentionShape::dense(3, 1, 24, 0.2)
     });
 }
 

@@ -14,6 +14,7 @@ mod driver;
 mod errors;
 mod experts;
 mod faults;
+mod latents;
 mod products;
 mod recurrent;
 mod requests;

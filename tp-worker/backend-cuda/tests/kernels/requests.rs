@@ -103,7 +103,8 @@ struct Layout {
     pages: Vec<u32>,
     masks: Vec<u64>,
     qkv: Vec<f32>,
-    /// `[cells, kv_heads, head_dim]`, NaN in cells that no request has, and behind windows.
+    /// `[cells, kv_heads, head_dim]`, NaN in cells that no request has, and behind windows. Latents
+    /// have no values.
     keys: Vec<f32>,
     values: Vec<f32>,
     page_count: usize,
@@ -131,7 +132,10 @@ fn lay_out(requests: &[Request], shape: &AttentionShape, page_size: usize) -> La
         masks: Vec::new(),
         qkv: Vec::new(),
         keys: vec![f32::NAN; cached],
-        values: vec![f32::NAN; cached],
+        values: match shape.latent {
+            None => vec![f32::NAN; cached],
+            Some(_) => Vec::new(),
+        },
         page_count,
     };
     for (request, table) in requests.iter().zip(tables) {
@@ -165,9 +169,11 @@ impl Layout {
             for head in (0..kv_heads).filter(|_| position >= first_seen) {
                 let at = (cell * kv_heads + head) * head_dim;
                 let key = vector(content, Role::Key, head, head_dim);
-                let value = vector(content, Role::Value, head, head_dim);
                 self.keys[at..at + head_dim].copy_from_slice(&key);
-                self.values[at..at + head_dim].copy_from_slice(&value);
+                if shape.latent.is_none() {
+                    let value = vector(content, Role::Value, head, head_dim);
+                    self.values[at..at + head_dim].copy_from_slice(&value);
+                }
             }
             if position >= kv_len {
                 self.tokens.push(0);
@@ -178,7 +184,8 @@ impl Layout {
                         .extend(vector(content, Role::Query, head, head_dim));
                 }
                 // Attention reads keys and values from the cache alone.
-                self.qkv.extend(vec![f32::NAN; 2 * kv_heads * head_dim]);
+                let others = shape.qkv_width() - shape.heads * head_dim;
+                self.qkv.extend(vec![f32::NAN; others]);
             }
         }
     }
@@ -247,10 +254,10 @@ fn work(gpu: &Gpu, run: &Run, requests: &[Request]) -> Work {
         rows: requests.len(),
         parts: run.parts,
     };
-    Work::new(&gpu.context, run.shape.head_dim, limits).expect("room")
+    Work::new(&gpu.context, run.shape.value_dim(), limits).expect("room")
 }
 
-/// Attention's results for every request, each `[new tokens, heads·head_dim]`.
+/// Attention's results for every request, each `[new tokens, heads·value_dim]`.
 pub fn attend(gpu: &Gpu, attention: &Attention, run: &Run, requests: &[Request]) -> Vec<Vec<f32>> {
     attend_before(gpu, attention, run, requests, None)
 }
@@ -269,7 +276,7 @@ pub fn attend_before(
     let mut cache = PagedCache::new(
         &gpu.context,
         &KvShape {
-            latent: None,
+            latent: shape.latent,
             group: 0,
             layers: 2,
             kv_heads: shape.kv_heads,
@@ -333,7 +340,11 @@ pub fn oracle(shape: &AttentionShape, cached: Element, request: &Request) -> Vec
             })
             .collect()
     };
-    let (keys, values) = (all(Role::Key), all(Role::Value));
+    let keys = all(Role::Key);
+    let values = match shape.latent {
+        None => all(Role::Value),
+        Some(_) => keys.clone(),
+    };
     let mut out = Vec::new();
     for (token, content) in request.new.iter().enumerate() {
         let up_to = request.seen(token);
@@ -351,7 +362,7 @@ pub fn oracle(shape: &AttentionShape, cached: Element, request: &Request) -> Vec
             let max = all.clone().fold(f64::NEG_INFINITY, f64::max);
             let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
             let total: f64 = all.map(|score| (score - max).exp()).sum();
-            let mut mean = vec![0.0; head_dim];
+            let mut mean = vec![0.0; shape.value_dim()];
             for (place, weight) in seen.iter().zip(&weights) {
                 for (mean, value) in mean.iter_mut().zip(&values[kv_head][*place]) {
                     *mean += weight / total * value;

@@ -7,7 +7,7 @@ use lockstep_backend::Groups;
 use lockstep_backend_cuda::Gpu;
 use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype};
 
-use super::cuda::{DTYPES, gpus, gpus_by, tolerance};
+use super::cuda::{DTYPES, dtypes_of, gpus, gpus_by, tolerance};
 use super::data_parallel::{divides, staggered, whole};
 use super::{Case, cases_on_gpus, check, texts};
 use crate::driver::{self, Factory, Feed};
@@ -56,8 +56,8 @@ fn run(
 
 /// Models, and the splits and types that each runs on, by their places in [`SPLITS`] and [`DTYPES`]:
 /// biases, a head of its own, norms of heads, mixtures of experts, windows, sinks with packed
-/// experts, and recurrent layers.
-const MODELS: [(&str, &[(usize, usize)]); 9] = [
+/// experts, recurrent layers, and latent attention.
+const MODELS: [(&str, &[(usize, usize)]); 10] = [
     ("llama_bias", &[(0, 0), (1, 1)]),
     ("qwen2_untied", &[(1, 1), (2, 0)]),
     ("qwen3", &[(2, 0), (3, 1)]),
@@ -67,6 +67,7 @@ const MODELS: [(&str, &[(usize, usize)]); 9] = [
     ("gpt_oss_mxfp4", &[(0, 0), (1, 1), (2, 0)]),
     ("qwen3_next", &[(0, 0)]),
     ("qwen3_5_moe", &[(1, 1)]),
+    ("deepseek_v3", &[(0, 1), (1, 0)]),
 ];
 
 #[test]
@@ -90,7 +91,7 @@ fn ranks_share_every_model_whichever_way_their_data_goes() {
     for (name, case) in cases_on_gpus() {
         let splits = SPLITS.into_iter().filter(|split| divides(*split, &case));
         for (split, way) in splits.flat_map(|split| ways(split.0).map(move |way| (split, way))) {
-            for dtypes in DTYPES {
+            for dtypes in dtypes_of(&case) {
                 for seed in [1, 7, 100] {
                     run(name, &case, dtypes, (split, way), seed);
                 }

@@ -10,11 +10,13 @@ use crate::runtime::{Context, Stream};
 use crate::tensors::{Element, Floats};
 
 /// Keys and values of the layers of a group, each `[layers, cells, kv_heads, head_dim]`. A page
-/// is a run of consecutive cells, one per token.
+/// is a run of consecutive cells, one per token. A cache of latents has keys alone, whose first
+/// columns are the values.
 pub struct PagedCache {
     shape: KvShape,
     keys: Floats,
-    values: Floats,
+    /// `None` where a key is the value, too.
+    values: Option<Floats>,
 }
 
 impl PagedCache {
@@ -36,11 +38,15 @@ impl PagedCache {
         Ok(Self {
             shape: *shape,
             keys: Floats::new(context, element, len, "the cache of keys")?,
-            values: Floats::new(context, element, len, "the cache of values")?,
+            values: match shape.latent {
+                None => Some(Floats::new(context, element, len, "the cache of values")?),
+                Some(_) => None,
+            },
         })
     }
 
-    /// Fills all layers with `keys` and `values`, rounded to the cache's type.
+    /// Fills all layers with `keys` and `values`, rounded to the cache's type. A cache of latents
+    /// takes `keys` alone.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -54,15 +60,22 @@ impl PagedCache {
         values: &[f32],
     ) -> Result<(), CudaError> {
         self.keys.upload(stream, keys)?;
-        self.values.upload(stream, values)
+        match &mut self.values {
+            Some(own) => own.upload(stream, values),
+            None => Ok(()),
+        }
     }
 
-    /// Downloads keys and values of all layers.
+    /// Downloads keys and values of all layers; of latents, no values.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     pub fn download(&self, stream: &Stream) -> Result<(Vec<f32>, Vec<f32>), CudaError> {
-        Ok((self.keys.download(stream)?, self.values.download(stream)?))
+        let values = match &self.values {
+            Some(values) => values.download(stream)?,
+            None => Vec::new(),
+        };
+        Ok((self.keys.download(stream)?, values))
     }
 
     /// Shape of the cache: layers, pages, heads and type.
@@ -80,16 +93,17 @@ impl PagedCache {
     pub(super) fn page_size(&self) -> usize {
         self.shape.page_size
     }
-    pub(super) fn cells(&self) -> usize {
+    pub(in crate::ops) fn cells(&self) -> usize {
         self.shape.pages * self.shape.page_size
     }
     /// Device address at which the keys of a layer begin.
-    pub(super) fn keys(&self, layer: usize) -> u64 {
+    pub(in crate::ops) fn keys(&self, layer: usize) -> u64 {
         self.keys.address() + self.layer_offset(layer)
     }
-    /// Device address at which the values of a layer begin.
+    /// Device address at which the values of a layer begin; of latents, that of the keys.
     pub(super) fn values(&self, layer: usize) -> u64 {
-        self.values.address() + self.layer_offset(layer)
+        let values = self.values.as_ref().unwrap_or(&self.keys);
+        values.address() + self.layer_offset(layer)
     }
     fn layer_offset(&self, layer: usize) -> u64 {
         let KvShape {
@@ -102,7 +116,7 @@ impl PagedCache {
     ///
     /// # Panics
     /// Panics if `inputs` have no cells for the group.
-    pub(super) fn group_in(&self, inputs: &Inputs) -> u32 {
+    pub(in crate::ops) fn group_in(&self, inputs: &Inputs) -> u32 {
         let (group, groups) = (self.shape.group, inputs.limits().groups);
         assert!(
             group < groups,
@@ -113,10 +127,11 @@ impl PagedCache {
 
     /// # Panics
     /// Panics if the cache has another type, other heads, or no such layer.
-    pub(super) fn expect(&self, shape: &AttentionShape, element: Element, layer: usize) {
+    pub(in crate::ops) fn expect(&self, shape: &AttentionShape, element: Element, layer: usize) {
         let own = &self.shape;
         assert!(
-            (own.kv_heads, own.head_dim) == (shape.kv_heads, shape.head_dim)
+            (own.kv_heads, own.head_dim, own.latent)
+                == (shape.kv_heads, shape.head_dim, shape.latent)
                 && self.keys.element() == element
                 && layer < own.layers,
             "layer {layer} of a cache {own:?} is none of {element:?} for heads {shape:?}"

@@ -38,8 +38,9 @@ pub struct Rope {
     pub queries: Option<Buffer<f32>>,
 }
 
-/// Queries on their way to attention, in rows of `(heads + 2·kv_heads)·head_dim` 32-bit floats.
-/// A row begins with the queries' heads.
+/// Queries on their way to attention, in rows of places for 32-bit floats, as wide as
+/// [`AttentionShape::qkv_width`](lockstep_backend::AttentionShape::qkv_width) says. A row begins with
+/// the queries' heads.
 #[derive(Clone, Copy)]
 pub struct Queries<'a> {
     pub(super) address: u64,
@@ -49,7 +50,18 @@ pub struct Queries<'a> {
     of: PhantomData<&'a Floats>,
 }
 
-impl Queries<'_> {
+impl<'a> Queries<'a> {
+    /// Queries of the cache's type, each head at the beginning of its place.
+    ///
+    /// # Panics
+    /// Panics if places are not those of 32-bit floats.
+    pub(crate) fn rounded(space: &'a Floats) -> Self {
+        Self {
+            rounded: true,
+            ..Self::from(space)
+        }
+    }
+
     /// # Panics
     /// Panics if there are fewer than `rows` rows of `width`.
     pub(super) fn expect(&self, rows: usize, width: usize) {
@@ -68,6 +80,13 @@ impl<'a> From<&'a Floats> for Queries<'a> {
             rounded: false,
             of: PhantomData,
         }
+    }
+}
+
+impl Rope {
+    /// Number of positions that have angles.
+    pub(crate) fn positions(&self) -> usize {
+        self.cos.len().min(self.sin.len()) / self.half.max(1)
     }
 }
 
@@ -104,10 +123,7 @@ impl Attention {
         // SAFETY: the space is borrowed alone, and a head's sums are read by the warp that writes
         // its queries there, before it does.
         unsafe { self.run_heads(stream, &heads) }?;
-        Ok(Queries {
-            rounded: true,
-            ..Queries::from(&*space)
-        })
+        Ok(Queries::rounded(space))
     }
 
     /// Norms queries and keys in the first `tokens` rows of `qkv`, in place.
@@ -185,7 +201,8 @@ impl Attention {
             cells: cache.cells() as u32,
             cell_units: units as u32,
         };
-        let grid = [blocks(units, THREADS as usize), cache.layers() as u32, 2];
+        let (layers, parts) = (cache.layers() as u32, cache.shape().parts() as u32);
+        let grid = [blocks(units, THREADS as usize), layers, parts];
         // SAFETY: missing cells are skipped.
         unsafe { self.copy_cells.launch(stream, grid, &parameters) }
     }
@@ -224,7 +241,8 @@ impl Attention {
             group: cache.group_in(inputs),
             pad: 0,
         };
-        let grid = [blocks(units, THREADS as usize), 2 * layers, most as u32];
+        let parts = cache.shape().parts() as u32 * layers;
+        let grid = [blocks(units, THREADS as usize), parts, most as u32];
         // SAFETY: missing cells are skipped.
         unsafe { self.copy_accepted.launch(stream, grid, &parameters) }
     }
@@ -232,6 +250,7 @@ impl Attention {
     /// Kernel parameters that leave `tokens` rows of `qkv` as they are.
     fn heads(&self, qkv: &Floats, tokens: usize) -> Heads {
         let shape = &self.shape;
+        assert!(shape.latent.is_none(), "latents have kernels of their own");
         qkv.expect(Element::F32, tokens * shape.qkv_width(), "qkv");
         Heads {
             sums: Sums::from(qkv).parameter(),

@@ -1,5 +1,7 @@
 //! Sizes of what blocks of attention stage in shared memory. The kernels check these numbers.
 
+use lockstep_backend::AttentionShape;
+
 use crate::tensors::Element;
 
 /// Queries of a tile (`QUERIES`) and positions of a block (`BLOCK`), as in `tile.cuh`.
@@ -9,21 +11,32 @@ const BLOCK: usize = 64;
 pub(super) const WIDE_QUERIES: usize = 64;
 /// Widest head whose sums fit in the registers of `wide.cu`.
 const WIDEST: usize = 128;
+/// Widest head whose values are staged beside their keys. Of wider ones, with one buffer, two blocks
+/// run on a multiprocessor where one would with two.
+const WIDEST_BESIDE: usize = 256;
 /// Warps of a block in `attention.cu`.
 const WARPS: usize = 4;
 
+/// Buffers of a block of positions in `attention.cu`: one of keys and one of values, or one for both.
+pub(super) fn buffers(shape: &AttentionShape) -> usize {
+    match shape.latent.is_some() || shape.head_dim > WIDEST_BESIDE {
+        true => 1,
+        false => 2,
+    }
+}
+
 /// Bytes of `Stage` in `attention.cu`.
-pub(crate) fn stage_bytes(head_dim: usize, cached: Element) -> usize {
+pub(crate) fn stage_bytes(shape: &AttentionShape, cached: Element) -> usize {
     let (size, padding) = (cached.bytes(), 16 / cached.bytes());
-    let rows = (QUERIES + 2 * BLOCK) * row(head_dim, cached);
+    let rows = (QUERIES + buffers(shape) * BLOCK) * row(shape.head_dim, cached);
     let weights = QUERIES * (BLOCK + padding);
     size * (rows + weights) + 4 * (2 * WARPS * QUERIES + QUERIES + 2 * BLOCK)
 }
 
 /// Bytes of `Stage` in `wide.cu`; `None` if that kernel does not serve such heads.
-pub(crate) fn wide_bytes(head_dim: usize, cached: Element) -> Option<usize> {
-    let serves = cached == Element::Bf16 && head_dim <= WIDEST;
-    let rows = (WIDE_QUERIES + 4 * BLOCK) * row(head_dim, cached);
+pub(crate) fn wide_bytes(shape: &AttentionShape, cached: Element) -> Option<usize> {
+    let serves = cached == Element::Bf16 && shape.head_dim <= WIDEST && shape.latent.is_none();
+    let rows = (WIDE_QUERIES + 4 * BLOCK) * row(shape.head_dim, cached);
     serves.then_some(cached.bytes() * rows + 4 * (WIDE_QUERIES + 2 * BLOCK))
 }
 

@@ -41,16 +41,16 @@ impl WorkLimits {
         Self { rows, parts }
     }
 
-    /// Bytes on the device for heads of `head_dim` columns.
-    pub fn bytes(&self, head_dim: usize) -> u64 {
-        let [list, parts] = self.words(head_dim);
+    /// Bytes on the device for values of `columns` columns.
+    pub fn bytes(&self, columns: usize) -> u64 {
+        let [list, parts] = self.words(columns);
         (list as u64).saturating_add(parts as u64).saturating_mul(4)
     }
 
     /// Words of the list and words of the parts.
-    fn words(&self, head_dim: usize) -> [usize; 2] {
+    fn words(&self, columns: usize) -> [usize; 2] {
         let list = self.rows.saturating_mul(SHARE).saturating_add(SHARES);
-        [list, self.parts.saturating_mul(head_dim + 2)]
+        [list, self.parts.saturating_mul(columns + 2)]
     }
 
     /// Sizes that suffice for both.
@@ -76,25 +76,25 @@ pub struct Cut {
 /// Work items of a batch, and partial results of attention.
 pub struct Work {
     limits: WorkLimits,
-    head_dim: usize,
+    columns: usize,
     list: Buffer<u32>,
     parts: Buffer<f32>,
 }
 
 impl Work {
-    /// Allocates room for heads of `head_dim` columns.
+    /// Allocates room for values of `columns` columns.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`].
     pub fn new(
         context: &Arc<Context>,
-        head_dim: usize,
+        columns: usize,
         limits: WorkLimits,
     ) -> Result<Self, CudaError> {
-        let [words, floats] = limits.words(head_dim);
+        let [words, floats] = limits.words(columns);
         Ok(Self {
             limits,
-            head_dim,
+            columns,
             list: Buffer::new(context, words, "attention's work list")?,
             parts: Buffer::new(context, floats, "attention's partial results")?,
         })
@@ -134,14 +134,14 @@ impl Work {
     }
 
     /// # Panics
-    /// Panics if heads are of another width, or there are more rows than there is room for.
+    /// Panics if values are of another width, or there are more rows than there is room for.
     pub(super) fn expect(&self, shape: &AttentionShape, rows: usize) {
         let Self {
-            limits, head_dim, ..
+            limits, columns, ..
         } = self;
         assert!(
-            *head_dim == shape.head_dim && rows <= limits.rows,
-            "work for heads of {head_dim} columns and {limits:?}, where there are {rows} rows and {shape:?}"
+            *columns == shape.value_dim() && rows <= limits.rows,
+            "work for values of {columns} columns and {limits:?}, where there are {rows} rows and {shape:?}"
         );
     }
 }

@@ -12,20 +12,23 @@ use super::{Defines, Program, Source, library_version, options};
 use crate::drafting::{chains, sampling, trees};
 use crate::exchange::notes;
 use crate::kernels::BITS;
-use crate::ops::{attention, blocks, delta, experts, products, random, rowwise};
+use crate::ops::{attention, blocks, delta, experts, latent, products, random, rowwise};
 use crate::runtime::{bits, meter};
 use crate::tensors::{Element, MatrixForm};
 
 /// Heads, key and value heads, and width of a head: Llama 3, Qwen 3, two small models, a width
-/// that is no multiple of a tile's, the widest.
-const SHAPES: [[usize; 3]; 6] = [
+/// that is no multiple of a tile's, Gemma 4's two.
+const SHAPES: [[usize; 3]; 7] = [
     [32, 8, 128],
     [16, 8, 128],
     [8, 4, 64],
     [4, 2, 32],
     [3, 1, 24],
     [8, 1, 256],
+    [8, 1, 512],
 ];
+/// Heads on a rank, columns of a cell and of its latent: DeepSeek V3, Mistral 4, small ones.
+const LATENTS: [[usize; 3]; 3] = [[16, 576, 512], [32, 320, 256], [3, 24, 18]];
 
 /// Heads of recurrent layers: Qwen 3.5's, a small model's, the widest.
 const DELTAS: [DeltaShape; 3] = [
@@ -84,8 +87,16 @@ fn programs() -> Vec<(&'static Source, Defines)> {
     all.extend(sampling::SOURCES.map(|source| (source, Defines::new())));
     all.push((chains::SOURCE, Defines::new()));
     all.push((trees::SOURCE, Defines::new()));
-    for [heads, kv_heads, head_dim] in SHAPES {
-        let shape = AttentionShape::dense(heads, kv_heads, head_dim, 1.0);
+    for operand in elements {
+        all.extend(elements.map(|cached| latent::source(operand, cached)));
+    }
+    let dense = SHAPES
+        .map(|[heads, kv_heads, head_dim]| AttentionShape::dense(heads, kv_heads, head_dim, 1.0));
+    let latents = LATENTS.map(|[heads, cell, latent]| AttentionShape {
+        latent: Some(latent),
+        ..AttentionShape::dense(heads, 1, cell, 1.0)
+    });
+    for shape in dense.into_iter().chain(latents) {
         for cached in elements {
             for operand in elements {
                 for (source, defines) in attention::sources(&shape, cached, operand) {
@@ -97,7 +108,7 @@ fn programs() -> Vec<(&'static Source, Defines)> {
                         all.push((source, defines));
                     }
                 }
-                if let Some(bytes) = attention::wide_bytes(head_dim, cached) {
+                if let Some(bytes) = attention::wide_bytes(&shape, cached) {
                     all.push(attention::wide_source(&shape, operand, bytes));
                 }
             }

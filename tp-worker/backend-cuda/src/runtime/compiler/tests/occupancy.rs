@@ -8,7 +8,7 @@ use lockstep_backend::AttentionShape;
 
 use super::{DELTAS, Defines, Source, compiled};
 use crate::drafting::sampling;
-use crate::ops::{attention, blocks, delta, experts, products, rowwise};
+use crate::ops::{attention, blocks, delta, experts, latent, products, rowwise};
 use crate::runtime::compiler::library_version;
 use crate::tensors::{Element, MatrixForm};
 
@@ -64,6 +64,8 @@ struct Kernel {
     threads: usize,
     /// Bytes of shared memory beside those that its source declares.
     dynamic: usize,
+    /// Heads, where they are not those of the table.
+    heads: &'static str,
 }
 
 /// Registers and memory of a kernel, by the compiler's report.
@@ -78,7 +80,37 @@ fn kernel(name: &'static str, threads: usize) -> Kernel {
         name,
         threads,
         dynamic: 0,
+        heads: "",
     }
+}
+
+/// Kernels by their names, threads and bytes of shared memory.
+fn launched<const N: usize>(all: [(&'static str, usize, usize); N]) -> Vec<Kernel> {
+    let kernels = all.map(|(name, threads, dynamic)| Kernel {
+        dynamic,
+        ..kernel(name, threads)
+    });
+    kernels.into()
+}
+
+/// Kernels of attention of other shapes, each with its program: latents of DeepSeek V3 on eight
+/// ranks, and Gemma 4's wide heads.
+fn wide_shapes() -> [((&'static Source, Defines), Vec<Kernel>); 2] {
+    let latents = AttentionShape {
+        latent: Some(512),
+        ..AttentionShape::dense(16, 1, 576, 1.0)
+    };
+    let shapes = [
+        (latents, " of latents of 512 and 64 columns"),
+        (AttentionShape::dense(8, 1, 512, 1.0), " of 512 columns"),
+    ];
+    shapes.map(|(shape, heads)| {
+        let [.., attend] = attention::sources(&shape, Element::Bf16, Element::Bf16);
+        let staged = attention::stage_bytes(&shape, Element::Bf16);
+        let kernels = launched([("attend", 128, staged), ("attention_merge", 128, 0)]);
+        let kernels = kernels.into_iter().map(|kernel| Kernel { heads, ..kernel });
+        (attend, kernels.collect())
+    })
 }
 
 /// The kernels of a step of a model of Llama 3's shape in bf16, by their programs.
@@ -86,30 +118,17 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
     let (shape, bf16) = (AttentionShape::dense(32, 8, 128, 1.0), Element::Bf16);
     let [rows, norm, elementwise] = rowwise::sources(bf16);
     let [cells, plan, attend] = attention::sources(&shape, bf16, bf16);
-    let wide = attention::wide_bytes(128, bf16).expect("wide tiles serve this shape");
-    let few = products::few::launched().map(|(name, threads, dynamic)| Kernel {
-        name,
-        threads,
-        dynamic,
-    });
+    let wide = attention::wide_bytes(&shape, bf16).expect("wide tiles serve this shape");
+    let few = launched(products::few::launched());
     let few = few.into_iter().chain([kernel("sum_up", 256)]);
     let of_experts = [MatrixForm::Floats, MatrixForm::Mxfp4].map(|form| {
-        let kernels = experts::products::launched(bf16, form);
-        let kernels = kernels.map(|(name, threads, dynamic)| Kernel {
-            name,
-            threads,
-            dynamic,
-        });
-        (experts::products::source(bf16, form), kernels.into())
+        let kernels = launched(experts::products::launched(bf16, form));
+        (experts::products::source(bf16, form), kernels)
     });
     let [floats, mxfp4] = of_experts;
     let [before, recur] = of_recurrent_layers();
     let [choose, accept] = sampling::SOURCES.map(|source| (source, Defines::new()));
-    let staged = |name, dynamic| Kernel {
-        name,
-        threads: 128,
-        dynamic,
-    };
+    let [latents, wide_heads] = wide_shapes();
     vec![
         (rows, vec![kernel("embed", 256)]),
         (
@@ -150,15 +169,18 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
         (plan, vec![kernel("attention_plan", 32)]),
         (
             attend,
-            vec![
-                staged("attend", attention::stage_bytes(128, bf16)),
-                kernel("attention_merge", 128),
-            ],
+            launched([
+                ("attend", 128, attention::stage_bytes(&shape, bf16)),
+                ("attention_merge", 128, 0),
+            ]),
         ),
         (
             attention::wide_source(&shape, bf16, wide),
-            vec![staged("attend_wide", wide)],
+            launched([("attend_wide", 128, wide)]),
         ),
+        (latent::source(bf16, bf16), launched(latent::launched())),
+        latents,
+        wide_heads,
         (
             choose,
             vec![
@@ -221,7 +243,13 @@ fn table(version: &str) -> (String, Vec<String>) {
             (of, log)
         });
         for kernel in kernels {
-            let _ = write!(text, "| `{}` | {} |", kernel.name, kernel.threads);
+            let Kernel {
+                name,
+                threads,
+                heads,
+                ..
+            } = kernel;
+            let _ = write!(text, "| `{name}`{heads} | {threads} |");
             for (of, log) in &logs {
                 let taken = taken(log, kernel.name);
                 let blocks = of.at_once(&kernel, &taken);
