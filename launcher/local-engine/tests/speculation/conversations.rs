@@ -27,8 +27,9 @@ use crate::{
 pub const DENSE: Layers = Layers::Fixture("qwen3_5");
 pub const EXPERTS: Layers = Layers::Fixture("qwen3_5_moe");
 
-/// Tokens of chunks of plain decoding.
-const CHUNK: i64 = 16;
+/// Tokens of chunks of plain decoding: it has states at these positions of prompts, and at all of
+/// outputs.
+const CHUNK: i64 = 32;
 
 /// Returns `count` tokens that each fixture has, others for each seed.
 pub fn words(seed: u32, count: usize) -> Vec<u32> {

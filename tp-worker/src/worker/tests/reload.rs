@@ -79,7 +79,7 @@ fn run(model: &Path, update: Option<&Path>) -> Vec<RankResult> {
         let folders = Folders::below(update.parent().unwrap(), update, Some(update));
         worker.reload(Some(&folders.unwrap())).unwrap();
     }
-    let pages = (1..config.kv_pages().window as u32).collect();
+    let pages = (1..=8).collect();
     let mut open = SlotOpen {
         generation: SamplingParams::greedy().into(),
         ..SlotOpen::new(0, (0..40).map(|at| 3 + at * 31 % 320).collect())
