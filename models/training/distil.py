@@ -91,6 +91,8 @@ class Run:
     def step(self) -> float:
         batches, count = self.data.step(self.step_tokens)
         for ids, mask in batches:
+            if not mask[:, 1:].any():  # documents that were cut before the assistant's turn
+                continue
             with torch.autocast("cpu", torch.bfloat16):
                 self.recent.append(self.loss(self.model, self.teacher, ids, mask, count))
             self.tokens += ids.numel()

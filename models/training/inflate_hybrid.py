@@ -106,7 +106,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--intermediate", type=int, required=True, help="MLP size, at least 768")
     add("--heads", type=int, default=8, help="query heads of full attention (default: 8)")
     add("--kv-heads", type=int, default=4, help="KV heads (default: 4)")
-    add("--head-dim", type=int, default=128, help="size of such a head (default: 128)")
+    add("--head-dim", type=int, default=256, help="size of such a head (default: 256)")
     add("--key-heads", type=int, default=16, help="heads of queries and keys of recurrent layers (default: 16)")
     add("--value-heads", type=int, default=16, help="heads of values (default: 16)")
     add("--key-dim", type=int, default=64, help="size of a head of queries and keys (default: 64)")

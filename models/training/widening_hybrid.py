@@ -117,7 +117,7 @@ class DeltaWidening(Widening):
         ):
             raise SystemExit(
                 f"values of heads would have to be there {copies:g} times to keep epsilon's part in the gated norm: choose"
-                " --key-dim * --value-dim / --hidden so that it is a whole number, and --value-dim large enough for them"
+                " --key-dim, --value-dim and --hidden so that this is a whole number, and --value-dim with room for all"
             )
         self.factor = np.float32(base.norm_scale * (large.key_dim / small.key_dim) ** 0.5)
 

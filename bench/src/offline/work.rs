@@ -21,6 +21,8 @@ pub struct Model {
     head: f64,
     /// Attention of all layers.
     attention: Vec<Attention>,
+    /// Bytes of a request's state in all recurrent layers, which a step reads and writes.
+    state: f64,
     /// The most prompt tokens of a step.
     chunk: usize,
 }
@@ -114,6 +116,7 @@ impl Model {
             layers: layers.sum::<usize>() as f64,
             head: table as f64,
             attention: model.layers.iter().map(attention).collect(),
+            state: model.state_bytes(1) as f64,
             chunk: config
                 .schedule
                 .of_dp_rank(parallel.dp_size)
@@ -156,8 +159,9 @@ impl Model {
             .map(|layer| layer.cached(starts.clone()))
             .sum();
         let pairs: f64 = layers.map(|layer| layer.pair * layer.pairs(tokens)).sum();
+        let states = 2.0 * self.state * starts.count() as f64;
         Work {
-            bytes: weights + cached,
+            bytes: weights + cached + states,
             operations: 2.0 * (self.layers * tokens as f64 + self.head) + pairs,
         }
     }
@@ -175,7 +179,7 @@ impl Model {
             (read, scored) = (read + seen * layer.kv, scored + seen * layer.pair);
         }
         Work {
-            bytes: rounds * weights + batch * read,
+            bytes: rounds * (weights + batch * 2.0 * self.state) + batch * read,
             operations: batch * (rounds * 2.0 * (self.layers + self.head) + scored),
         }
     }
@@ -233,6 +237,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_step_reads_and_writes_a_state_of_each_request() {
+        let model = Model {
+            arithmetics: &[Arithmetic::F32Fma],
+            weights: 500.0,
+            experts: Vec::new(),
+            layers: 400.0,
+            head: 50.0,
+            attention: Vec::new(),
+            state: 5.0,
+            chunk: 4,
+        };
+        assert_eq!(model.decode(2, 0, 3).bytes, 3.0 * (500.0 + 2.0 * 10.0));
+        assert_eq!(model.prefill(9).bytes, 3.0 * (500.0 + 10.0));
+    }
+
+    #[test]
     fn work_is_counted_from_the_shapes() {
         let model = Model {
             arithmetics: &[Arithmetic::F32Fma],
@@ -245,6 +265,7 @@ mod tests {
                 kv: 8.0,
                 pair: 16.0,
             }],
+            state: 0.0,
             chunk: 4,
         };
         // One chunk; pairs 1 + 2 + 3.

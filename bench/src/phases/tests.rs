@@ -112,7 +112,7 @@ fn a_hybrid_is_measured_with_its_own_draft_layer() -> anyhow::Result<()> {
     let line = "--constant 2 --domains weather,poem --per-domain 1 --dwell 4 --steps 2 \
                 --policies static --repeat 1 --max-tokens 24";
     let args = args_of("lockstep-demo-8m-hybrid", line)?;
-    let (json, _folder) = written(&run(args, no_demo, &Registry::builtin())?)?;
+    let (json, folder) = written(&run(args, no_demo, &Registry::builtin())?)?;
     let notes = &json["notes"];
     assert_eq!(notes["algorithm"], "NEXTN");
     let different = "answers that differ from those without speculation";
@@ -124,6 +124,12 @@ fn a_hybrid_is_measured_with_its_own_draft_layer() -> anyhow::Result<()> {
     let rows = json["rows"].as_array().context("rows")?;
     let arms: Vec<&str> = rows.iter().filter_map(|row| row["arm"].as_str()).collect();
     assert_eq!(arms, ["none", "depth 2", "static"]);
+    // All but the last token of a prompt is found, in each of two streams.
+    let steps = std::fs::read_to_string(folder.path().join("steps.csv"))?;
+    for line in steps.lines().skip(1) {
+        let tokens = line.split(',').nth(8).context("prompt tokens")?;
+        assert!(tokens.parse::<u32>()? <= 2, "{line}");
+    }
     Ok(())
 }
 

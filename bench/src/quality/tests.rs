@@ -32,7 +32,10 @@ fn windows_of_a_recurrent_model_have_the_perplexity_of_their_goldens() -> anyhow
     let windows = goldens.prompts.iter().map(|golden| golden.ids.clone());
     let windows: Vec<_> = windows.collect();
     let read = logits::read(&config, args.window, &windows)?.predictions;
-    let known = goldens.prompts.iter().flat_map(|golden| &golden.prompt_logprobs);
+    let known = goldens
+        .prompts
+        .iter()
+        .flat_map(|golden| &golden.prompt_logprobs);
     let (count, sum) = known.fold((0, 0.0), |(count, sum), logprob| (count + 1, sum - logprob));
     assert_eq!(read.rows(), count, "all windows are read");
     let expected = (sum / f64::from(u32::try_from(count)?)).exp();
