@@ -139,9 +139,9 @@ fn a_prefix_hit_is_bit_identical_on_cuda() {
 /// products of such passes have one order.
 #[test]
 fn chunked_and_batched_runs_are_bit_identical_on_cuda() {
-    for (name, case) in cases_on_gpus()
-        .filter(|(name, _)| ["llama", "qwen3", "qwen3_moe", "gpt_oss_mxfp4", "qwen3_next"].contains(name))
-    {
+    for (name, case) in cases_on_gpus().filter(|(name, _)| {
+        ["llama", "qwen3", "qwen3_moe", "gpt_oss_mxfp4", "qwen3_next"].contains(name)
+    }) {
         let texts = texts(&case.golden);
         for (dtype, kv_dtype) in DTYPES {
             let plain = Feed::plain(kv_dtype);
