@@ -4,7 +4,7 @@ use lockstep_backend::{
     BackendError, Batch, DeltaOperands, DeltaShape, GatedDelta, Holds, Row, RowState, StatesShape,
 };
 use lockstep_devices::Device;
-use lockstep_types::{GatedDeltaSpec, ModelConfig, StateLimits};
+use lockstep_types::{ModelConfig, StateLimits};
 
 use super::kernels::Kernels;
 use super::parts::{Alone, EPS, Line, Names};
@@ -21,14 +21,8 @@ const MOST_LAYERS: usize = 16;
 
 /// Returns the heads of the first recurrent layer.
 pub fn delta(model: &ModelConfig) -> Option<DeltaShape> {
-    let shape = |delta: &GatedDeltaSpec| DeltaShape {
-        key_heads: delta.key_heads,
-        value_heads: delta.value_heads,
-        key_dim: delta.key_dim,
-        value_dim: delta.value_dim,
-        taps: delta.taps,
-    };
-    model.gated_deltas().next().map(shape)
+    let mut deltas = model.gated_deltas();
+    deltas.next().map(|delta| DeltaShape::of(delta, 1))
 }
 
 /// Weights of a layer, and activations of some tokens.
@@ -151,8 +145,7 @@ impl<B: Device> Kernels<'_, B> {
 
     fn arrays(&mut self, sizes: &Sizes) -> anyhow::Result<Arrays<B>> {
         let &Sizes { shape, tokens, .. } = sizes;
-        let (channels, heads, values) =
-            (shape.channels(), shape.value_heads, shape.value_width());
+        let (channels, heads, values) = (shape.channels(), shape.value_heads, shape.value_width());
         let backend = &mut self.bench.backend;
         let lens = [shape.taps * channels, heads, heads, shape.value_dim];
         let [taps, a_log, dt_bias, norm] = lens.map(|len| backend.load_vector(&vec![0.1; len]));

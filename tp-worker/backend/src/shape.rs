@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-use lockstep_types::{KvCacheDtype, StateLimits};
+use lockstep_types::{GatedDeltaSpec, KvCacheDtype, StateLimits};
 
 /// Attention heads of one rank. The columns of `qkv` are all query heads, then all key heads,
 /// then all value heads.
@@ -127,6 +127,17 @@ pub struct DeltaShape {
 }
 
 impl DeltaShape {
+    /// Returns the heads of one of `ranks` ranks that split those of `spec`.
+    pub fn of(spec: &GatedDeltaSpec, ranks: usize) -> Self {
+        Self {
+            key_heads: spec.key_heads / ranks,
+            value_heads: spec.value_heads / ranks,
+            key_dim: spec.key_dim,
+            value_dim: spec.value_dim,
+            taps: spec.taps,
+        }
+    }
+
     /// Returns the columns of all queries, and of all keys.
     pub fn key_width(&self) -> usize {
         self.key_heads * self.key_dim

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep_backend::{AttentionShape, BackendError, DeltaShape, DeviceMemory, ExpertsShape, Groups};
+use lockstep_backend::{
+    AttentionShape, BackendError, DeltaShape, DeviceMemory, ExpertsShape, Groups,
+};
 use lockstep_backend_cuda::{
     Attention, CollectiveOptions, Compiler, Context, CudaBackend, CudaError, CudaMemory,
     CudaOptions, CudaTensor, Element, Gpu, Nccl, Products, Recorded, check_delta, check_experts,
 };
-use lockstep_types::{DeviceRoom, GatedDeltaSpec, KvCacheDtype, ModelConfig};
+use lockstep_types::{DeviceRoom, KvCacheDtype, ModelConfig};
 
 use crate::{
     ComparedBits, Device, DeviceError, DeviceOptions, Finding, MemoryTimes, Metered, Roofline, Work,
@@ -98,8 +100,7 @@ impl Device for CudaBackend {
 
     fn free(number: usize) -> Result<Option<u64>, DeviceError> {
         let free = Context::open(number).and_then(|context| context.memory());
-        let (free, _) = free.map_err(DeviceError::new)?;
-        Ok(Some(free as u64))
+        Ok(Some(free.map_err(DeviceError::new)?.0 as u64))
     }
 
     fn serves(
@@ -115,15 +116,8 @@ impl Device for CudaBackend {
     }
 
     fn serves_layers(model: &ModelConfig) -> Result<(), DeviceError> {
-        let shape = |delta: &GatedDeltaSpec| DeltaShape {
-            key_heads: delta.key_heads,
-            value_heads: delta.value_heads,
-            key_dim: delta.key_dim,
-            value_dim: delta.value_dim,
-            taps: delta.taps,
-        };
-        let mut deltas = model.gated_deltas().map(shape);
-        let served = deltas.try_for_each(|delta| check_delta(&delta));
+        let mut deltas = model.gated_deltas();
+        let served = deltas.try_for_each(|delta| check_delta(&DeltaShape::of(delta, 1)));
         served.map_err(DeviceError::new)
     }
 

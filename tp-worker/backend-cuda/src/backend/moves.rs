@@ -1,4 +1,4 @@
-//! Gathering and copying of listed rows.
+//! Gathering and copying of listed rows, and of rows to another type.
 
 use std::collections::HashSet;
 
@@ -42,6 +42,15 @@ impl CudaBackend {
         let out = &mut out.floats;
         self.operations
             .gather_rows(stream, &x.floats, width, Some(indices), rows, out)
+    }
+
+    /// Rounds sums to operands.
+    pub(super) fn cast(&mut self, x: &CudaTensor, to: &mut CudaTensor) -> Result<(), CudaError> {
+        let (rows, width) = (x.rows(), x.width());
+        to.expect(rows, width, "an operand");
+        let (stream, rows) = (&self.stream, self.chains.rows(rows));
+        let to = &mut to.floats;
+        self.operations.cast(stream, &x.floats, width, rows, to)
     }
 
     /// See [`lockstep_backend::Ops::copy_rows`].

@@ -26,13 +26,7 @@ impl Ops for CudaBackend {
         if x.element() == self.operand {
             return x;
         }
-        let (rows, width) = (x.rows(), x.width());
-        space.expect(rows, width, "an operand");
-        let rows = self.chains.rows(rows);
-        let to = &mut space.floats;
-        let done = self
-            .operations
-            .cast(&self.stream, &x.floats, width, rows, to);
+        let done = self.cast(x, space);
         self.keep(done);
         space
     }
@@ -210,7 +204,11 @@ impl Ops for CudaBackend {
         let done = self.multiply_gated(x, w, activation, gate_up, out);
         self.keep(done);
     }
-    fn sigmoid_gate(&mut self, gate: &CudaTensor, out: &mut CudaTensor) -> Result<(), BackendError> {
+    fn sigmoid_gate(
+        &mut self,
+        gate: &CudaTensor,
+        out: &mut CudaTensor,
+    ) -> Result<(), BackendError> {
         Ok(self.run_sigmoid_gate(gate, out)?)
     }
     fn gated_delta(

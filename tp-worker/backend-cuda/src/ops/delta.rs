@@ -163,9 +163,15 @@ impl DeltaOps {
         inputs.expect_states(limits);
         let (f32, heads) = (Element::F32, shape.value_heads);
         let projected = most * (channels + values);
-        tensors.projected.expect(f32, projected, "the projections of a layer");
-        tensors.gates.expect(f32, most * 2 * heads, "strengths and decays");
-        tensors.space.expect(f32, most * channels, "space for convolutions");
+        tensors
+            .projected
+            .expect(f32, projected, "the projections of a layer");
+        tensors
+            .gates
+            .expect(f32, most * 2 * heads, "strengths and decays");
+        tensors
+            .space
+            .expect(f32, most * channels, "space for convolutions");
         let out = most * values;
         tensors.out.expect(self.operand, out, "the output of heads");
         let weights = [op.convolution, op.a_log, op.dt_bias, op.norm];

@@ -114,7 +114,7 @@ pub struct Inputs {
     counts: [usize; 4],
     /// Shape of the drafts that devices make for the batch, if they do.
     drafts: Option<DraftShape>,
-    /// What the batch names of the states of recurrent layers.
+    /// States and records of recurrent layers that the batch names.
     named: states::Named,
     /// Space for numbers of states.
     numbers: Vec<u32>,

@@ -1,9 +1,9 @@
 //! The memory charged before the start is the memory taken after it.
 
 use lockstep_backend::{
-    AttentionShape, Batch, ChainLimits, ChoiceLimits, DeltaShape, DeviceMemory, Holds, InputLimits, KvShape,
-    Linear, MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _, RopeTable, Row,
-    StatesShape, WeightFormat,
+    AttentionShape, Batch, ChainLimits, ChoiceLimits, DeltaShape, DeviceMemory, Holds, InputLimits,
+    KvShape, Linear, MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _,
+    RopeTable, Row, StatesShape, WeightFormat,
 };
 use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory, CudaOptions};
 use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype, StateLimits};

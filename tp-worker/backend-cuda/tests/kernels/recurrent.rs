@@ -80,9 +80,7 @@ fn oracle(data: &Data, tokens: &[usize]) -> Vec<f64> {
             silu(products.sum())
         };
         let x: Vec<f64> = (0..channels).map(convolved).collect();
-        let gate = |at_gate: usize| {
-            wide(data.gates[tokens[at] * 2 * SHAPE.value_heads + at_gate])
-        };
+        let gate = |at_gate: usize| wide(data.gates[tokens[at] * 2 * SHAPE.value_heads + at_gate]);
         out.clear();
         for (head, state) in states.iter_mut().enumerate() {
             let first = head / (SHAPE.value_heads / SHAPE.key_heads) * dim;
@@ -166,13 +164,14 @@ fn pass(
         keeps,
         ..Batch::default()
     };
-    let mut inputs = gpu
-        .inputs(&InputLimits::of(&batch, TOKENS))
-        .expect("room");
+    let mut inputs = gpu.inputs(&InputLimits::of(&batch, TOKENS)).expect("room");
     gpu.stage(&batch, &mut inputs).expect("a copy");
     let mut rows = |values: &[f32], width: usize| -> CudaTensor {
         let mut tensor = gpu.tensor(count, width, Holds::Sum).expect("room");
-        gpu.upload(&mut tensor, &values[tokens.start * width..tokens.end * width]);
+        gpu.upload(
+            &mut tensor,
+            &values[tokens.start * width..tokens.end * width],
+        );
         tensor
     };
     let projected = rows(&data.projected, SHAPE.channels() + SHAPE.value_width());
@@ -238,7 +237,13 @@ fn texts(element: Element, seed: u64) -> (Data, Vec<f32>) {
         state: 2,
         ..RowState::default()
     };
-    found.extend(pass(&mut gpu, &mut states, &data, (PROMPT..TOKENS, tree), &[]));
+    found.extend(pass(
+        &mut gpu,
+        &mut states,
+        &data,
+        (PROMPT..TOKENS, tree),
+        &[],
+    ));
     (data, found)
 }
 

@@ -14,14 +14,7 @@ pub(crate) fn delta_shapes(model: &ModelConfig, shard: &Shard) -> Vec<DeltaShape
 
 /// Returns the shape of the heads in `shard`.
 pub(crate) fn delta_shape(spec: &GatedDeltaSpec, shard: &Shard) -> DeltaShape {
-    let size = shard.topology.attention.size;
-    DeltaShape {
-        key_heads: spec.key_heads / size,
-        value_heads: spec.value_heads / size,
-        key_dim: spec.key_dim,
-        value_dim: spec.value_dim,
-        taps: spec.taps,
-    }
+    DeltaShape::of(spec, shard.topology.attention.size)
 }
 
 /// Place of a recurrent layer among the states of its model.

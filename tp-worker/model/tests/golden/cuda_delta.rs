@@ -98,10 +98,10 @@ fn compare(shape: DeltaShape, seed: u64, dtype: Dtype, graphs: &[usize]) {
 #[test]
 fn recurrent_layers_have_the_bits_of_processors() {
     for (seed, shape) in (1..).zip(SHAPES) {
-        compare(shape, seed, Dtype::Float32, &[]);
-        compare(shape, seed + 10, Dtype::Float32, &[4, 16, 64]);
+        compare(shape, seed, Dtype::Float32, &[4, 16, 64]);
     }
-    compare(SHAPES[0], 21, Dtype::Bfloat16, &[64]);
+    compare(SHAPES[0], 11, Dtype::Float32, &[]);
+    compare(SHAPES[2], 12, Dtype::Bfloat16, &[64]);
 }
 
 #[test]

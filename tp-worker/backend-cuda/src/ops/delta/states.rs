@@ -90,9 +90,8 @@ impl CudaStates {
         assert!(layer < *layers, "{layers} recurrent layers have states");
         let [matrices, columns] = Self::widths(delta);
         let states = self.parts();
-        let state = |part: usize, width: usize| {
-            states[part] + (4 * layer * limits.states * width) as u64
-        };
+        let state =
+            |part: usize, width: usize| states[part] + (4 * layer * limits.states * width) as u64;
         let nodes = limits.node_records();
         let widths = [
             delta.key_width(),

@@ -115,10 +115,7 @@ impl Named {
     /// # Panics
     /// Panics if the batch has no states, or names what layers of `limits` do not have.
     pub(super) fn expect(&self, limits: &StateLimits) {
-        assert!(
-            self.rows,
-            "each row has a state where layers are recurrent"
-        );
+        assert!(self.rows, "each row has a state where layers are recurrent");
         let lengths = std::iter::once(self.verified);
         let misfit = states_misfit(limits, &[self.row], lengths, self.replay.as_slice(), &[]);
         assert!(misfit.is_none(), "{}", misfit.unwrap_or_default());

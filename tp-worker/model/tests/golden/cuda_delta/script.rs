@@ -71,7 +71,11 @@ impl Part {
     pub fn masks(&self) -> Vec<u64> {
         let parents = self.parents.as_deref().unwrap_or_default();
         let nodes = 0..parents.len();
-        let word = |node| path(parents, node).iter().fold(0, |word, at| word | 1 << at);
+        let word = |node| {
+            path(parents, node)
+                .iter()
+                .fold(0, |word, at| word | 1 << at)
+        };
         nodes.map(word).collect()
     }
 }

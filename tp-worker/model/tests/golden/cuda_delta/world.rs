@@ -13,7 +13,7 @@ const LAYER: usize = 1;
 /// Writes the current rows of a tensor.
 type Write<B> = fn(&mut B, &mut <B as lockstep_backend::Memory>::Tensor, &[f32]);
 
-/// What each token brings: queries, keys, values and gates, then strengths and decays.
+/// Columns that each token brings: queries, keys, values and gates, then strengths and decays.
 struct Columns {
     projected: Vec<Vec<f32>>,
     gates: Vec<Vec<f32>>,
