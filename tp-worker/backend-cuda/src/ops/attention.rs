@@ -19,15 +19,15 @@ use crate::tensors::{Element, Floats};
 pub use cache::PagedCache;
 pub use heads::{HeadNorms, Queries, Rope};
 use parameters::{Attend, CopyAccepted, CopyCells, Heads, Merge, Plan};
-use stage::{WIDE_QUERIES, buffers};
+use stage::{WIDE_QUERIES, blocks_at_once, buffers};
 pub(crate) use stage::{stage_bytes, wide_bytes};
 pub use work::{Cut, Work, WorkLimits};
 
 /// Threads of a block.
 const THREADS: u32 = 128;
-/// Blocks of attention per multiprocessor: about as many as fit in its shared memory with their
-/// stages.
-const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
+/// Blocks per multiprocessor that merge parts, and blocks of wide tiles: about as many as fit in its
+/// shared memory with their stages.
+const MERGING_PER_MULTIPROCESSOR: u32 = 4;
 const WIDE_BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
 /// Most bytes of weights that attention fetches ahead. With what else a layer reads they stay in
 /// the L2 cache of an H100 or H200 (50 and 60 MB) until the product reads them.
@@ -141,7 +141,7 @@ impl Attention {
             // With this many tiles the device is busy without splitting them.
             split_tiles: self.multiprocessors / kv_heads,
             least_wide: self.least_wide(inputs).unwrap_or(u32::MAX),
-            blocks: self.shared(BLOCKS_PER_MULTIPROCESSOR),
+            blocks: self.shared(blocks_at_once(&self.shape, self.cached)),
             wide_blocks: self.shared(WIDE_BLOCKS_PER_MULTIPROCESSOR),
             most_parts: work.most_parts() as u32,
             window: window_of(&self.shape),
@@ -220,7 +220,11 @@ impl Attention {
                 let grid = [self.shared(WIDE_BLOCKS_PER_MULTIPROCESSOR), kv_heads, 1];
                 wide.launch(stream, grid, &parameters)?;
             }
-            let grid = [self.shared(BLOCKS_PER_MULTIPROCESSOR), kv_heads, 1];
+            let grid = [
+                self.shared(blocks_at_once(&self.shape, self.cached)),
+                kv_heads,
+                1,
+            ];
             self.attend.launch(stream, grid, &parameters)?;
         }
         self.merge_parts(stream, inputs, work, sinks, out)
@@ -248,7 +252,7 @@ impl Attention {
             window: window_of(&self.shape),
             sinks,
         };
-        let shared = BLOCKS_PER_MULTIPROCESSOR * self.multiprocessors;
+        let shared = MERGING_PER_MULTIPROCESSOR * self.multiprocessors;
         // SAFETY: the plan keeps within the room for parts, and all tokens have room in `out`.
         unsafe { self.merge.launch(stream, [shared, 1, 1], &parameters) }
     }

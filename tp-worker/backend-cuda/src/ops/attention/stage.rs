@@ -25,6 +25,15 @@ pub(super) fn buffers(shape: &AttentionShape) -> usize {
     }
 }
 
+/// Blocks of `attend` that a multiprocessor runs at once, as `AT_ONCE` in `attention.cu`.
+pub(super) fn blocks_at_once(shape: &AttentionShape, cached: Element) -> u32 {
+    if stage_bytes(shape, cached) > 48 << 10 {
+        2
+    } else {
+        4
+    }
+}
+
 /// Bytes of `Stage` in `attention.cu`.
 pub(crate) fn stage_bytes(shape: &AttentionShape, cached: Element) -> usize {
     let (size, padding) = (cached.bytes(), 16 / cached.bytes());
