@@ -213,20 +213,15 @@ impl Attention {
             ahead,
             sinks,
         };
-        let kv_heads = shape.kv_heads as u32;
+        let grid = |at_once| [self.shared(at_once), shape.kv_heads as u32, 1];
         // SAFETY: the plan keeps within the room for parts, all tokens have queries, and room in
         // `out`, and missing cells are not read.
         unsafe {
             if let (Some((wide, kernel)), Some(_)) = (&self.wide, self.least_wide(inputs)) {
-                let grid = [self.shared(wide.at_once), kv_heads, 1];
-                kernel.launch(stream, grid, &parameters)?;
+                kernel.launch(stream, grid(wide.at_once), &parameters)?;
             }
-            let grid = [
-                self.shared(blocks_at_once(&self.shape, self.cached)),
-                kv_heads,
-                1,
-            ];
-            self.attend.launch(stream, grid, &parameters)?;
+            let at_once = blocks_at_once(shape, self.cached);
+            self.attend.launch(stream, grid(at_once), &parameters)?;
         }
         self.merge_parts(stream, inputs, work, sinks, out)
     }

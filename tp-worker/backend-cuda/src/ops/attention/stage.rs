@@ -39,7 +39,7 @@ pub(crate) fn stage_bytes(shape: &AttentionShape, cached: Element) -> usize {
     bytes(shape, cached, 1, buffers(shape))
 }
 
-/// How a kernel takes wide tiles.
+/// A kernel's way to take wide tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wide {
     /// True if a block has a tile of queries in the registers of each warp (`wide.cu`), false if
