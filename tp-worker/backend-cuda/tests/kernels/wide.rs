@@ -138,6 +138,7 @@ fn pairs_of_tiles_have_the_bits_of_one() {
             Request::tree(4, SPAN, tile + 3, &mut Noise(seed)),
         ];
         let _order = lockstep_fake_cuda::order(seed);
+        assert!(cut(&gpu, &narrow, &run, &requests).wide_items == 0);
         if lockstep_fake_cuda::seed(seed) {
             assert!(cut(&gpu, &wide, &run, &requests).wide_items > 0);
         }
