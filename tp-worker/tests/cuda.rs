@@ -60,15 +60,22 @@ fn ngrams_conform_on_a_mixture() {
     assert!(report.trees > 0 && report.drafted > 0 && report.switches > 0);
 }
 
-/// The device drafts chains and trees with the model's own layer, a mixture too, and one of latent
-/// attention.
+/// The device drafts chains and trees with the model's own layer, a mixture too.
 #[test]
 fn a_draft_layer_of_the_model_conforms() {
-    for name in ["glm4_moe", "deepseek_v3"] {
-        let target = root().join("tests/fixtures/nextn").join(name);
-        let report = battery(DeviceKind::Cuda, "NEXTN", &target, None);
-        assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
-    }
+    conforms_by_its_own_layer("glm4_moe");
+}
+
+#[test]
+#[ignore = "minutes: the same with latent attention"]
+fn a_draft_layer_of_latent_attention_conforms() {
+    conforms_by_its_own_layer("deepseek_v3");
+}
+
+fn conforms_by_its_own_layer(model: &str) {
+    let target = root().join("tests/fixtures/nextn").join(model);
+    let report = battery(DeviceKind::Cuda, "NEXTN", &target, None);
+    assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
 }
 
 #[test]

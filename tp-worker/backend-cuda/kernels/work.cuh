@@ -3,7 +3,7 @@
 // A request's positions fall into spans of SPAN, counted from its first one,
 // and a query's result is what its spans give, each by itself, folded in their
 // order. Which items compute the spans never shows in it: a row's queries are
-// cut into tiles of 16 or 64 (a group's heads times new tokens), and an item is
+// cut into tiles of 16, or wide ones of WIDE_TILE (a group's heads times new tokens), and an item is
 // one tile over one span, left in `parts` for `attention_merge`, or, where tiles
 // are many or parts have no room, one tile over all its spans. A short last span is not worth an
 // item: it goes with the one before, and leaves a part of its own.
@@ -16,7 +16,6 @@
 
 constexpr unsigned SPAN = 256;
 constexpr unsigned TILE = 16;
-constexpr unsigned WIDE_TILE = 64;  // which have a list of items and a kernel of their own
 constexpr unsigned SHORT = 64;      // positions: a last span of fewer goes with the one before
 constexpr unsigned NO_PARTS = 0xffffffffu;
 // Words of the work list: items, wide ones, parts, and for each row its share.

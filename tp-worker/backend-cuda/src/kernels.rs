@@ -30,6 +30,8 @@ const TILE: (&str, &str) = ("tile.cuh", include_str!("../kernels/tile.cuh"));
 const WORK: (&str, &str) = ("work.cuh", include_str!("../kernels/work.cuh"));
 const ATTEND: (&str, &str) = ("attend.cuh", include_str!("../kernels/attend.cuh"));
 
+const TILES: (&str, &str) = ("tiles.cuh", include_str!("../kernels/tiles.cuh"));
+
 const CHOICES: (&str, &str) = ("choices.cuh", include_str!("../kernels/choices.cuh"));
 const WEIGHTS: (&str, &str) = ("weights.cuh", include_str!("../kernels/weights.cuh"));
 
@@ -96,7 +98,12 @@ pub(crate) const PLAN: Source = Source {
 pub(crate) const ATTENTION: Source = Source {
     name: "attention.cu",
     text: include_str!("../kernels/attention.cu"),
-    headers: &[DEVICE, BATCH, SOFTMAX, TILE, WORK, ATTEND],
+    headers: &[DEVICE, BATCH, SOFTMAX, TILE, WORK, ATTEND, TILES],
+};
+pub(crate) const PAIRS: Source = Source {
+    name: "pairs.cu",
+    text: include_str!("../kernels/pairs.cu"),
+    headers: &[DEVICE, BATCH, SOFTMAX, TILE, WORK, ATTEND, TILES],
 };
 pub(crate) const WIDE: Source = Source {
     name: "wide.cu",

@@ -390,7 +390,6 @@ mod tests {
             (20, KvCacheDtype::Bfloat16, false),
             (20, KvCacheDtype::Float32, true),
             (24, KvCacheDtype::Bfloat16, true),
-            (512, KvCacheDtype::Bfloat16, true),
             (520, KvCacheDtype::Bfloat16, false),
             (64, KvCacheDtype::Int8, false),
         ] {

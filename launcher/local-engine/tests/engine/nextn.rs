@@ -7,7 +7,7 @@ use lockstep_types::{Dtype, request::Request, sampling::SamplingParams};
 use crate::{
     goldens::{self, Hybrid},
     same::assert_same_output,
-    setup::{Setup, cached, reported, together},
+    setup::{Setup, cached, reported, request, together},
 };
 
 const MODELS: [&str; 6] = [
@@ -114,4 +114,39 @@ fn the_demo_hybrid_writes_its_goldens() {
         let drafts = drafts.expect("figures of drafts");
         assert_eq!(drafts.verify_steps as usize, accepted["3"].len());
     }
+}
+
+/// The device drafts with a layer of latent attention, chooses, and moves the latents of accepted
+/// nodes. Its passes have at most 64 tokens, so that all have the same bits.
+#[test]
+fn drafts_of_the_own_layer_change_no_token_on_gpus() {
+    let _order = lockstep_fake_cuda::order_of_threads(3);
+    let greedy = SamplingParams {
+        ignore_eos: true,
+        ..SamplingParams::greedy()
+    };
+    let text =
+        |number: u32| -> Vec<u32> { (0..19).map(|at| 3 + (at * 31 + number) % 320).collect() };
+    let requests = || (0..2).map(|number| request(&text(number), 14, greedy.clone()));
+    let setup = Setup {
+        chunk: Some(2 * 16),
+        running: 2,
+        tokens: 512,
+        context: 128,
+        ..setup("deepseek_v3", 1)
+    };
+    let expected = together(&mut setup.start_on_gpus(), requests().collect());
+    let mut taken = 0;
+    for own_drafts in [[3, 1, 4], [3, 2, 6]] {
+        let setup = Setup {
+            own_drafts: Some(own_drafts),
+            ..setup.clone()
+        };
+        let found = together(&mut setup.start_on_gpus(), requests().collect());
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_eq!(found.token_ids, expected.token_ids, "{setup:?}");
+        }
+        taken += accepted(&found);
+    }
+    assert!(taken > 0, "no draft is accepted");
 }

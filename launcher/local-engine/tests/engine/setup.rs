@@ -117,9 +117,19 @@ impl Setup {
         resolved.map(|resolved| resolved.value.0)
     }
 
-    /// Starts the engine.
+    /// Starts the engine on the processor.
     pub fn start(&self) -> LocalEngine {
-        LocalEngine::start(&self.config(), &LocalOptions::default())
+        self.start_with(&self.config())
+    }
+
+    /// Starts the engine on GPUs.
+    pub fn start_on_gpus(&self) -> LocalEngine {
+        let config = self.config_on(DeviceArg::Cuda);
+        self.start_with(&config.unwrap_or_else(|error| panic!("{self:?}: {error}")))
+    }
+
+    fn start_with(&self, config: &EngineConfig) -> LocalEngine {
+        LocalEngine::start(config, &LocalOptions::default())
             .unwrap_or_else(|error| panic!("{self:?}: {error}"))
     }
 }

@@ -19,16 +19,14 @@ use crate::tensors::{Element, Floats};
 pub use cache::PagedCache;
 pub use heads::{HeadNorms, Queries, Rope};
 use parameters::{Attend, CopyAccepted, CopyCells, Heads, Merge, Plan};
-use stage::{WIDE_QUERIES, buffers};
-pub(crate) use stage::{stage_bytes, wide_bytes};
+pub(crate) use stage::{Wide, stage_bytes};
+use stage::{blocks_at_once, buffers, wide_queries};
 pub use work::{Cut, Work, WorkLimits};
 
 /// Threads of a block.
 const THREADS: u32 = 128;
-/// Blocks of attention per multiprocessor: about as many as fit in its shared memory with their
-/// stages.
-const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
-const WIDE_BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
+/// Blocks per multiprocessor that merge parts.
+const MERGING_PER_MULTIPROCESSOR: u32 = 4;
 /// Most bytes of weights that attention fetches ahead. With what else a layer reads they stay in
 /// the L2 cache of an H100 or H200 (50 and 60 MB) until the product reads them.
 const MOST_AHEAD: usize = 24 << 20;
@@ -62,7 +60,7 @@ pub struct Attention {
     /// True if attention of few tokens fetches weights of the product behind it.
     fetches_ahead: bool,
     /// `None` where heads or the GPU don't allow wide tiles.
-    wide: Option<Kernel<Attend>>,
+    wide: Option<(Wide, Kernel<Attend>)>,
     merge: Kernel<Merge>,
 }
 
@@ -85,11 +83,11 @@ impl Attention {
         let [cells, plan, attention] = sources(shape, cached, operand).map(load);
         let (cells, plan, attention) = (cells?, plan?, attention?);
         let bytes = stage_bytes(shape, cached);
-        let wide_bytes = wide_bytes(shape, cached);
-        let wide_bytes = wide_bytes.filter(|bytes| *bytes <= context.gpu().block_memory());
-        let wide = wide_bytes.map(|bytes| -> Result<_, CudaError> {
-            let module = load(wide_source(shape, operand, bytes))?;
-            module.kernel("attend_wide", THREADS, bytes)
+        let wide = Wide::of(shape, cached, context.gpu().block_memory());
+        let wide = wide.map(|wide| -> Result<_, CudaError> {
+            let module = load(wide_source(shape, operand, &wide))?;
+            let kernel = module.kernel("attend_wide", wide.threads, wide.bytes)?;
+            Ok((wide, kernel))
         });
         Ok(Self {
             shape: *shape,
@@ -141,8 +139,11 @@ impl Attention {
             // With this many tiles the device is busy without splitting them.
             split_tiles: self.multiprocessors / kv_heads,
             least_wide: self.least_wide(inputs).unwrap_or(u32::MAX),
-            blocks: self.shared(BLOCKS_PER_MULTIPROCESSOR),
-            wide_blocks: self.shared(WIDE_BLOCKS_PER_MULTIPROCESSOR),
+            blocks: self.shared(blocks_at_once(&self.shape, self.cached)),
+            wide_blocks: self
+                .wide
+                .as_ref()
+                .map_or(0, |(wide, _)| self.shared(wide.at_once)),
             most_parts: work.most_parts() as u32,
             window: window_of(&self.shape),
         };
@@ -212,16 +213,15 @@ impl Attention {
             ahead,
             sinks,
         };
-        let kv_heads = shape.kv_heads as u32;
+        let grid = |at_once| [self.shared(at_once), shape.kv_heads as u32, 1];
         // SAFETY: the plan keeps within the room for parts, all tokens have queries, and room in
         // `out`, and missing cells are not read.
         unsafe {
-            if let (Some(wide), Some(_)) = (&self.wide, self.least_wide(inputs)) {
-                let grid = [self.shared(WIDE_BLOCKS_PER_MULTIPROCESSOR), kv_heads, 1];
-                wide.launch(stream, grid, &parameters)?;
+            if let (Some((wide, kernel)), Some(_)) = (&self.wide, self.least_wide(inputs)) {
+                kernel.launch(stream, grid(wide.at_once), &parameters)?;
             }
-            let grid = [self.shared(BLOCKS_PER_MULTIPROCESSOR), kv_heads, 1];
-            self.attend.launch(stream, grid, &parameters)?;
+            let at_once = blocks_at_once(shape, self.cached);
+            self.attend.launch(stream, grid(at_once), &parameters)?;
         }
         self.merge_parts(stream, inputs, work, sinks, out)
     }
@@ -248,7 +248,7 @@ impl Attention {
             window: window_of(&self.shape),
             sinks,
         };
-        let shared = BLOCKS_PER_MULTIPROCESSOR * self.multiprocessors;
+        let shared = MERGING_PER_MULTIPROCESSOR * self.multiprocessors;
         // SAFETY: the plan keeps within the room for parts, and all tokens have room in `out`.
         unsafe { self.merge.launch(stream, [shared, 1, 1], &parameters) }
     }
@@ -278,7 +278,7 @@ impl Attention {
             heads, kv_heads, ..
         } = self.shape;
         let least = self.multiprocessors.div_ceil(kv_heads as u32);
-        let most = inputs.tokens().most() * (heads / kv_heads) / WIDE_QUERIES;
+        let most = inputs.tokens().most() * (heads / kv_heads) / wide_queries(&self.shape);
         (most >= least as usize).then_some(least)
     }
 }
@@ -293,7 +293,10 @@ pub(crate) fn sources(
         ("HEAD_DIM", shape.head_dim.to_string()),
         ("CACHED", cached.name().to_owned()),
     ];
-    let plan = vec![("GROUP", (shape.heads / shape.kv_heads).to_string())];
+    let plan = vec![
+        ("GROUP", (shape.heads / shape.kv_heads).to_string()),
+        ("WIDE_TILE", wide_queries(shape).to_string()),
+    ];
     let mut group = tile_defines(shape, cached, operand);
     group.push(("STAGE_BYTES", stage_bytes(shape, cached).to_string()));
     group.push(("BUFFERS", buffers(shape).to_string()));
@@ -308,11 +311,16 @@ pub(crate) fn sources(
 pub(crate) fn wide_source(
     shape: &AttentionShape,
     operand: Element,
-    bytes: usize,
+    wide: &Wide,
 ) -> (&'static Source, Defines) {
     let mut defines = tile_defines(shape, Element::Bf16, operand);
-    defines.push(("WIDE_STAGE_BYTES", bytes.to_string()));
-    (&kernels::WIDE, defines)
+    defines.push(("WIDE_TILE", wide_queries(shape).to_string()));
+    defines.push(("WIDE_STAGE_BYTES", wide.bytes.to_string()));
+    if wide.in_registers {
+        return (&kernels::WIDE, defines);
+    }
+    defines.push(("BUFFERS", wide.buffers.to_string()));
+    (&kernels::PAIRS, defines)
 }
 
 /// Macros of the kernels that multiply tiles.

@@ -253,7 +253,7 @@ fn absorbed_products_are_those_of_whole_keys_and_values() {
         let exact = world.exact();
         for (dtype, cached, limit) in [
             (Dtype::Float32, KvCacheDtype::Float32, 2e-5),
-            (Dtype::Bfloat16, KvCacheDtype::Bfloat16, 1e-2),
+            (Dtype::Bfloat16, KvCacheDtype::Bfloat16, 4e-2),
         ] {
             let mut gpu = gpu(dtype);
             let whole = world.run(&mut gpu, cached, &[TOKENS]);

@@ -12,6 +12,7 @@ use crate::support::{Gpu, Noise, SEEDS, assert_close};
 const ATTENTION: &str = "faults::attention_is_watched";
 const WIDE: &str = "wide::wide_tiles_are_watched";
 const SINKS: &str = "faults::sinks_are_watched";
+const PAIRS: &str = "wide::pairs_of_tiles_are_watched";
 const LATENTS: &str = "faults::latents_are_watched";
 const HEADS: &str = "cells::heads_are_normed_rotated_and_stored";
 const CELLS: &str = "cells::cells_are_copied_one_after_the_other";
@@ -26,7 +27,17 @@ const ENDS: &str = "blocks::ends_of_blocks_are_those_of_plain_loops";
 const CHAINS: &str = "chains::kernels_that_begin_early_have_the_bits_of_those_that_wait";
 
 /// Name of the fault, script by which `sed` plants it, and the test that has to fail.
-const FAULTS: [(&str, &str, &str); 87] = [
+const FAULTS: [(&str, &str, &str); 89] = [
+    (
+        "latents in turn before the block before is done with",
+        "s/__syncthreads(); *.. keys, queries and.*//;s/__syncthreads(); *.. and done with.*//",
+        PAIRS,
+    ),
+    (
+        "a pair's second tile scores the first one's queries",
+        "s/s.queries + first . STRIDE, keys/s.queries, keys/",
+        PAIRS,
+    ),
     (
         "latents before the block before is done with",
         "s/__syncthreads(); *.. and done with.*//",
@@ -34,7 +45,7 @@ const FAULTS: [(&str, &str, &str); 87] = [
     ),
     (
         "no wait for latents",
-        "/float scores.2..4., faded/,/score(a, s, at/s/cp_async_wait_group<BUFFERS - 1>();//",
+        "/float scores.2..4., faded/,/score(a, s.tiles/s/cp_async_wait_group<APART . 1 : 0>();//",
         LATENTS,
     ),
     (
@@ -64,12 +75,12 @@ const FAULTS: [(&str, &str, &str); 87] = [
     ),
     (
         "no wait for keys",
-        "/float scores.2..4., faded/,/score(a, s, at/s/cp_async_wait_group<BUFFERS - 1>();//",
+        "/float scores.2..4., faded/,/score(a, s.tiles/s/cp_async_wait_group<APART . 1 : 0>();//",
         ATTENTION,
     ),
     (
         "no wait for values",
-        "/ weigh(s, span, scores, faded);/,/gather(s, span/s/cp_async_wait_group<BUFFERS - 1>();//",
+        "/ weigh(s.tiles/,/gather(s.tiles/s/if (!LATENT) cp_async_wait_group<APART . 1 : 0>();//",
         ATTENTION,
     ),
     (

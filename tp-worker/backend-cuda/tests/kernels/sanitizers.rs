@@ -97,6 +97,13 @@ fn every_kernel() {
         attention_of(&gpu, &attention);
         attention
     });
+    let latents = AttentionShape {
+        latent: Some(16),
+        ..AttentionShape::dense(20, 1, 24, 0.2)
+    };
+    let element = Element::Bf16;
+    let made = Attention::new(&gpu.context, &gpu.compiler, &latents, element, element);
+    attention_of(&gpu, &made.expect("kernels"));
     for attention in &attentions {
         cells(&gpu, attention, true);
         cells(&gpu, attention, false);

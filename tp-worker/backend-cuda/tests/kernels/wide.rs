@@ -101,6 +101,59 @@ fn wide_tiles_have_the_bits_of_narrow_ones() {
     }
 }
 
+/// Latents and wide heads, two tiles of which share positions: with one buffer of positions, with
+/// two, with a window, and where parts have no room.
+#[test]
+fn pairs_of_tiles_have_the_bits_of_one() {
+    let gpu = Gpu::new();
+    let latents = |heads, cell, latent| {
+        let run = run(heads, 1, cell, 0);
+        let latent = Some(latent);
+        Run {
+            shape: AttentionShape {
+                latent,
+                ..run.shape
+            },
+            ..run
+        }
+    };
+    let cases = [
+        (latents(20, 40, 24), 16, 1 << 14),
+        (latents(3, 24, 16), 1, 0),
+        (run(3, 1, 136, 40), 7, 500),
+        (run(2, 1, 264, 0), 16, 1 << 14),
+    ];
+    for (seed, (run, page_size, parts)) in (1..).zip(cases) {
+        let run = Run {
+            page_size,
+            parts,
+            ..run
+        };
+        let [wide, narrow] = kernels(&gpu, &run);
+        let tile = 32usize.div_ceil(run.shape.heads);
+        let requests = [
+            Request::causal(1, 60, tile + 7),
+            Request::causal(2, SPAN + 9, 1),
+            Request::causal(3, SPAN - 5, 4 * tile),
+            Request::tree(4, SPAN, tile + 3, &mut Noise(seed)),
+        ];
+        let _order = lockstep_fake_cuda::order(seed);
+        assert!(cut(&gpu, &narrow, &run, &requests).wide_items == 0);
+        if lockstep_fake_cuda::seed(seed) {
+            assert!(cut(&gpu, &wide, &run, &requests).wide_items > 0);
+        }
+        let found = attend(&gpu, &wide, &run, &requests);
+        let wanted = attend(&gpu, &narrow, &run, &requests);
+        for (request, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+            assert!(
+                bits(found) == bits(wanted),
+                "request {request} of {:?}",
+                run.shape
+            );
+        }
+    }
+}
+
 /// Results have the type of operands, whatever the cache has.
 #[test]
 fn wide_tiles_write_operands_of_either_type() {
@@ -156,12 +209,33 @@ fn wide_tiles_are_used_where_they_fill_the_device() {
 #[ignore = "a process of its own, which another test starts"]
 fn wide_tiles_are_watched() {
     let gpu = Gpu::new();
+    watched(&gpu, run(16, 1, 24, 0));
+}
+
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn pairs_of_tiles_are_watched() {
+    let gpu = Gpu::new();
+    let latents = run(16, 1, 24, 0);
+    watched(
+        &gpu,
+        Run {
+            shape: AttentionShape {
+                latent: Some(16),
+                ..latents.shape
+            },
+            ..latents
+        },
+    );
+}
+
+fn watched(gpu: &Gpu, run: Run) {
     let run = Run {
         parts: 1 << 10,
         page_size: 4,
-        ..run(16, 1, 24, 0)
+        ..run
     };
-    let [wide, _] = kernels(&gpu, &run);
+    let [wide, _] = kernels(gpu, &run);
     for seed in SEEDS {
         let _order = lockstep_fake_cuda::order(seed);
         let requests = [
@@ -169,7 +243,7 @@ fn wide_tiles_are_watched() {
             Request::tree(2, 300, 6, &mut Noise(seed)),
             Request::causal(3, 340, 5),
         ];
-        let found = attend(&gpu, &wide, &run, &requests);
+        let found = attend(gpu, &wide, &run, &requests);
         for (found, request) in found.iter().zip(&requests) {
             assert_close(found, &oracle(&run.shape, run.cached, request), 1e-2);
         }

@@ -27,6 +27,8 @@ const SHAPES: [[usize; 3]; 7] = [
     [8, 1, 256],
     [8, 1, 512],
 ];
+/// Shared memory of a block on H100 and B200.
+const MOST_SHARED: usize = 227 << 10;
 /// Heads on a rank, columns of a cell and of its latent: DeepSeek V3, Mistral 4, small ones.
 const LATENTS: [[usize; 3]; 3] = [[16, 576, 512], [32, 320, 256], [3, 24, 18]];
 
@@ -108,8 +110,8 @@ fn programs() -> Vec<(&'static Source, Defines)> {
                         all.push((source, defines));
                     }
                 }
-                if let Some(bytes) = attention::wide_bytes(&shape, cached) {
-                    all.push(attention::wide_source(&shape, operand, bytes));
+                if let Some(wide) = attention::Wide::of(&shape, cached, MOST_SHARED) {
+                    all.push(attention::wide_source(&shape, operand, &wide));
                 }
             }
         }

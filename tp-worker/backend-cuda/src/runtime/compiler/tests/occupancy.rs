@@ -6,7 +6,7 @@ use std::path::Path;
 
 use lockstep_backend::AttentionShape;
 
-use super::{DELTAS, Defines, Source, compiled};
+use super::{DELTAS, Defines, MOST_SHARED, Source, compiled};
 use crate::drafting::sampling;
 use crate::ops::{attention, blocks, delta, experts, latent, products, rowwise};
 use crate::runtime::compiler::library_version;
@@ -118,7 +118,7 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
     let (shape, bf16) = (AttentionShape::dense(32, 8, 128, 1.0), Element::Bf16);
     let [rows, norm, elementwise] = rowwise::sources(bf16);
     let [cells, plan, attend] = attention::sources(&shape, bf16, bf16);
-    let wide = attention::wide_bytes(&shape, bf16).expect("wide tiles serve this shape");
+    let wide = attention::Wide::of(&shape, bf16, MOST_SHARED).expect("wide tiles serve this shape");
     let few = launched(products::few::launched());
     let few = few.into_iter().chain([kernel("sum_up", 256)]);
     let of_experts = [MatrixForm::Floats, MatrixForm::Mxfp4].map(|form| {
@@ -175,8 +175,8 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
             ]),
         ),
         (
-            attention::wide_source(&shape, bf16, wide),
-            launched([("attend_wide", 128, wide)]),
+            attention::wide_source(&shape, bf16, &wide),
+            launched([("attend_wide", 128, wide.bytes)]),
         ),
         (latent::source(bf16, bf16), launched(latent::launched())),
         latents,
