@@ -4,22 +4,26 @@
 #[path = "naive/arithmetic.rs"]
 mod arithmetic;
 #[path = "naive/delta.rs"]
-pub mod delta;
+mod delta;
 #[path = "naive/exchange.rs"]
 mod exchange;
 #[path = "naive/latent.rs"]
 mod latent;
+#[path = "naive/mamba2.rs"]
+mod mamba2;
 #[path = "naive/memory.rs"]
 mod memory;
+#[path = "naive/recurrent.rs"]
+pub mod recurrent;
 
 use std::{collections::BTreeSet, ops::Range};
 
 use arithmetic::{activated, chosen, dot, gated, layer_normed, normed, seen};
 use lockstep_backend::{
-    AttendLatent, AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeltaOperands,
-    Exchange, ExpertSpace, Experts, GatedDelta, Groups, Holds, KvShape, LatentSpace, Linear,
-    LogitScaling, Norm, Ops, PassKey, PassRecords, Passes, RopeTable, Row, RowState, Rows,
-    StateKeep, WholeNorms,
+    AttendLatent, AttentionShape, Axis, BackendError, Batch, BlockEnd, ColumnGroups, CountedKeys,
+    DeltaOperands, Exchange, ExpertSpace, Experts, GatedDelta, Groups, Holds, KvShape, LatentSpace,
+    Linear, LogitScaling, Mamba2, Mamba2Operands, Norm, Ops, PassKey, PassRecords, Passes, RmsNorm,
+    RopeTable, Row, RowState, Rows, ShortConvolution, StateKeep, WholeNorms,
 };
 use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
 use lockstep_types::Activation;
@@ -38,7 +42,9 @@ pub struct Naive {
     /// True if the device fails at the end of each pass.
     pub failing: bool,
     /// Mistake of operations; `None` if there is none.
-    pub fault: Option<delta::Fault>,
+    pub fault: Option<recurrent::Fault>,
+    /// Gates of the last Mamba-2 block's tokens, where its fault is to apply them behind the norm.
+    late: Vec<Vec<f32>>,
 }
 
 /// `[rows, width]`, row-major.
@@ -113,6 +119,7 @@ impl Naive {
             activated: 0,
             failing: false,
             fault: None,
+            late: Vec::new(),
         }
     }
 }
@@ -496,7 +503,7 @@ impl Ops for Naive {
         assert!([1, out.width].contains(&gate.width));
         gate.holds(SUM);
         out.holds(OPERAND);
-        let left_out = self.fault == Some(delta::Fault::OutputGates);
+        let left_out = self.fault == Some(recurrent::Fault::OutputGates);
         for row in (0..out.rows).filter(|_| !left_out) {
             let gate = gate.row(row).iter().cycle();
             let values = out.row_mut(row).iter_mut().zip(gate);
@@ -506,7 +513,7 @@ impl Ops for Naive {
     }
     fn gated_delta(
         &mut self,
-        states: &mut delta::States,
+        states: &mut recurrent::States,
         layer: usize,
         op: &GatedDelta<'_, Vec<f32>>,
         operands: DeltaOperands<'_, Tensor>,
@@ -516,9 +523,56 @@ impl Ops for Naive {
         delta::run(self.fault, states, layer, op, &operands, inputs, out);
         Ok(())
     }
+    fn mamba2(
+        &mut self,
+        states: &mut recurrent::States,
+        layer: usize,
+        op: &Mamba2<'_, Vec<f32>>,
+        operands: Mamba2Operands<'_, Tensor>,
+        inputs: &Inputs,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        self.late = mamba2::run(self.fault, states, layer, op, &operands, inputs, out);
+        Ok(())
+    }
+    fn group_square_sums(
+        &mut self,
+        x: &Tensor,
+        groups: &ColumnGroups,
+        sums: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        mamba2::group_square_sums(x, groups, sums);
+        Ok(())
+    }
+    fn group_norm(
+        &mut self,
+        x: &Tensor,
+        groups: &ColumnGroups,
+        sums: &Tensor,
+        norm: RmsNorm<'_, Vec<f32>>,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        mamba2::group_norm(self.fault, x, groups, sums, norm, out);
+        mamba2::gate_late(&self.late, out);
+        Ok(())
+    }
+    fn short_convolution(
+        &mut self,
+        states: &mut recurrent::States,
+        layer: usize,
+        op: &ShortConvolution<'_, Vec<f32>>,
+        projected: &Tensor,
+        space: &mut Tensor,
+        inputs: &Inputs,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        let read = [projected, &*space];
+        mamba2::short_convolution(self.fault, states, layer, op, read, inputs, out);
+        Ok(())
+    }
     fn copy_states(
         &mut self,
-        states: &mut delta::States,
+        states: &mut recurrent::States,
         moves: &[(u32, u32)],
     ) -> Result<(), BackendError> {
         states.copy(moves);
