@@ -16,7 +16,7 @@ const LONG: usize = 4;
 /// Columns of the widest tile.
 const WIDEST: usize = 32;
 
-/// What a token does to a matrix.
+/// Change of a matrix by a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
     /// The gated delta rule, whose updates depend on the matrix.
