@@ -251,9 +251,9 @@ const FAULTS: [Left; 93] = [
     }),
     (
         "granite_hybrid_moe",
-        "softmax over the chosen experts",
+        "last of the chosen experts",
         |model| {
-            mixtures(model, |experts| experts.routing.renormalized = false);
+            mixtures(model, |experts| experts.active -= 1);
         },
     ),
     ("granite_hybrid", "biases of projections", |model| {
