@@ -163,12 +163,13 @@ impl Footprint for Plain {
                 let bytes = heads * engine.kv_dtype.row_bytes(layer.head_dim);
                 kv[usize::from(group.spec.window().is_some())] += bytes as u64;
             }
+            let [state, record] = model.state_and_record_bytes(ranks);
             MemoryUse {
                 weights: (2 * parameters(model) / ranks) as u64,
                 kv_per_token: kv[0],
                 kv_window_per_token: kv[1],
-                state: model.state_bytes(ranks),
-                record: model.record_bytes(ranks),
+                state,
+                record,
                 ..MemoryUse::default()
             }
         };

@@ -95,7 +95,7 @@ impl LayerSpec {
                     rotated: own.rotated,
                 });
             }
-            Mixer::GatedDelta(_) => return None,
+            Mixer::GatedDelta(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) => return None,
         };
         let (kv_heads, head_dim) = (attention.kv_heads, attention.head_dim);
         Some(match attention.window {

@@ -48,8 +48,9 @@ pub use model::{
     Activation, Architecture, AttentionNames, AttentionSpec, ExpertGate, ExpertGroups,
     ExpertTensors, ExpertsNames, ExpertsSpec, GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec,
     GatedMlpNames, GatedMlpSpec, GroupWorth, LatentAttentionNames, LatentAttentionSpec, LayerSpec,
-    LongRope, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms, PlainMlpNames, PlainMlpSpec,
-    QkNorm, QueryScaling, RopeConfig, RopeScaling, RouterWeights, Routing, SharedExpert, Values,
+    LongRope, Mamba2Names, Mamba2Spec, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms,
+    PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling, RopeConfig, RopeScaling, RouterWeights,
+    Routing, SharedExpert, ShortConvolutionNames, ShortConvolutionSpec, Values,
 };
 pub use names::TensorNames;
 pub use reserve::ReserveConfig;

@@ -18,8 +18,8 @@ use crate::{
 
 pub use latent::{LatentAttentionNames, LatentAttentionSpec};
 pub use mixer::{
-    AttentionNames, AttentionSpec, GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec, Mixer,
-    QkNorm, Values,
+    AttentionNames, AttentionSpec, GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec, Mamba2Names,
+    Mamba2Spec, Mixer, QkNorm, ShortConvolutionNames, ShortConvolutionSpec, Values,
 };
 pub use mlp::{
     Activation, ExpertGate, ExpertGroups, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames,
@@ -261,7 +261,10 @@ impl ModelConfig {
     pub fn latent_attentions(&self) -> impl Iterator<Item = &LatentAttentionSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::LatentAttention(latent) => Some(latent),
-            Mixer::Attention(_) | Mixer::GatedDelta(_) => None,
+            Mixer::Attention(_)
+            | Mixer::GatedDelta(_)
+            | Mixer::Mamba2(_)
+            | Mixer::ShortConvolution(_) => None,
         })
     }
 
@@ -270,16 +273,8 @@ impl ModelConfig {
         self.layers.iter().filter_map(LayerSpec::attention)
     }
 
-    /// Returns the Gated DeltaNet of each layer that has one.
-    pub fn gated_deltas(&self) -> impl Iterator<Item = &GatedDeltaSpec> {
-        self.layers.iter().filter_map(|layer| match &layer.mixer {
-            Mixer::GatedDelta(delta) => Some(delta),
-            Mixer::Attention(_) | Mixer::LatentAttention(_) => None,
-        })
-    }
-
-    /// Returns the largest number of ranks that can divide the heads of every layer: query heads
-    /// of attention, and key heads of recurrent layers.
+    /// Returns the largest number of ranks that can divide the heads of every layer, as
+    /// [`Mixer::heads`] counts them.
     pub fn common_heads(&self) -> usize {
         let divisor = |mut a: usize, mut b: usize| {
             while b > 0 {
@@ -333,7 +328,10 @@ impl LayerSpec {
     pub fn attention(&self) -> Option<&AttentionSpec> {
         match &self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::LatentAttention(_) | Mixer::GatedDelta(_) => None,
+            Mixer::LatentAttention(_)
+            | Mixer::GatedDelta(_)
+            | Mixer::Mamba2(_)
+            | Mixer::ShortConvolution(_) => None,
         }
     }
 
@@ -341,7 +339,10 @@ impl LayerSpec {
     pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
         match &mut self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::LatentAttention(_) | Mixer::GatedDelta(_) => None,
+            Mixer::LatentAttention(_)
+            | Mixer::GatedDelta(_)
+            | Mixer::Mamba2(_)
+            | Mixer::ShortConvolution(_) => None,
         }
     }
 }

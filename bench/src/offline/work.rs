@@ -97,11 +97,11 @@ impl Model {
                 2 * row_bytes(own.head_dim) * own.kv_heads_per_rank(ranks) * ranks
             }
             Mixer::LatentAttention(own) => row_bytes(own.latent + own.rotated) * ranks,
-            Mixer::GatedDelta(_) => 0,
+            Mixer::GatedDelta(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) => 0,
         };
         let window = |mixer: &Mixer| match mixer {
             Mixer::Attention(own) => own.window,
-            Mixer::LatentAttention(_) | Mixer::GatedDelta(_) => None,
+            _ => None,
         };
         let attention = |layer: &LayerSpec| Attention {
             window: window(&layer.mixer).map_or(usize::MAX, NonZeroUsize::get),

@@ -12,10 +12,13 @@ mod glm4_moe;
 mod glm4_moe_lite;
 mod gpt_oss;
 mod granite;
+mod granite_hybrid;
 mod granite_moe;
 mod latent;
 mod layer_types;
+mod lfm2;
 mod llama;
+mod mamba2;
 mod minimax_m2;
 mod ministral3;
 mod mistral;
@@ -106,7 +109,10 @@ const SERVED: &[&Family] = &[
     &glm4_moe_lite::FAMILY,
     &gpt_oss::FAMILY,
     &granite::FAMILY,
+    &granite_hybrid::FAMILY,
     &granite_moe::FAMILY,
+    &lfm2::DENSE,
+    &lfm2::EXPERTS,
     &llama::FAMILY,
     &minimax_m2::FAMILY,
     &ministral3::FAMILY,

@@ -262,6 +262,11 @@ fn believable(config: &Raw, model: &ModelConfig) -> Result<(), ModelConfigError>
                 let keys = 2.0 * delta.key_heads as f64 * delta.key_dim as f64;
                 keys + 3.0 * delta.value_heads as f64 * delta.value_dim as f64
             }
+            Mixer::Mamba2(mamba) => {
+                let groups = 2.0 * mamba.groups as f64 * mamba.state_dim as f64;
+                groups + 3.0 * mamba.heads as f64 * (mamba.head_dim + 1) as f64
+            }
+            Mixer::ShortConvolution(short) => 4.0 * short.channels as f64,
         };
         rows + layer.mlp.rows() as f64
     };

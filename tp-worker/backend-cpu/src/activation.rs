@@ -30,6 +30,12 @@ fn tanh(x: f32) -> f32 {
 }
 
 multiversion! {
+    pub(crate) fn silu_in_place(x: &mut [f32]) {
+        x.iter_mut().for_each(|x| *x = silu(*x));
+    }
+}
+
+multiversion! {
     fn silu_mul_row(gate: &[f32], up: &[f32], out: &mut [f32]) {
         for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
             *out = silu(*gate) * up;

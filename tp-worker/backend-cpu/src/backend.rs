@@ -9,15 +9,14 @@ mod recurrent;
 use std::ops::Range;
 
 use lockstep_backend::{
-    AttendLatent, AttentionShape, BackendError, Batch, BlockEnd, CountedKeys, DeltaOperands,
-    ExpertSpace, Experts, GatedDelta, Groups, LatentSpace, Linear, LogitScaling, Ops, Passes, Rows,
-    WholeNorms,
+    AttendLatent, AttentionShape, BackendError, Batch, BlockEnd, ColumnGroups, CountedKeys,
+    DeltaOperands, ExpertSpace, Experts, GatedDelta, Groups, LatentSpace, Linear, LogitScaling,
+    Mamba2, Mamba2Operands, Ops, Passes, RmsNorm, Rows, ShortConvolution, WholeNorms,
 };
 use lockstep_types::{Activation, Dtype};
 
 use crate::attention::{Attention, AttentionTasks, CpuKvCache};
 use crate::collectives::Collectives;
-use crate::delta::{CpuStates, Delta};
 use crate::footprint::CpuAllocated;
 use crate::formats::CpuMatrix;
 use crate::gemm::Element;
@@ -26,6 +25,7 @@ use crate::isa::Isa;
 use crate::memory::{Arena, Buffer};
 use crate::options::{CpuError, CpuOptions};
 use crate::pool::Pool;
+use crate::recurrent::{CpuStates, Recurrent};
 use crate::rope::CpuRope;
 use crate::tensor::{CpuTensor, CpuVector};
 use crate::{activation, norm, rope, rows};
@@ -50,7 +50,7 @@ pub struct CpuBackend {
     /// Routes of the current mixture of experts.
     routing: Buffer<u32>,
     /// Working memory of recurrent layers.
-    delta: Delta,
+    recurrent: Recurrent,
     allocated: CpuAllocated,
     /// Number of passes that were staged.
     staged: u64,
@@ -79,7 +79,7 @@ impl CpuBackend {
             arena: Arena::default(),
             packed: Buffer::empty(),
             routing: Buffer::empty(),
-            delta: Delta::new(),
+            recurrent: Recurrent::new(),
             allocated: CpuAllocated::default(),
             staged: 0,
         })
@@ -88,7 +88,7 @@ impl CpuBackend {
     /// Bytes allocated so far, including buffers that were given back since.
     pub fn allocated(&self) -> CpuAllocated {
         let products = self.packed.bytes() + self.routing.bytes();
-        let layers = self.attention.bytes() + self.delta.bytes();
+        let layers = self.attention.bytes() + self.recurrent.bytes();
         let scratch = products + layers + self.collectives.bytes();
         CpuAllocated {
             scratch: scratch as u64,
@@ -266,7 +266,50 @@ impl Ops for CpuBackend {
         inputs: &CpuInputs,
         out: &mut CpuTensor,
     ) -> Result<(), BackendError> {
-        self.recur(states, layer, op, operands, inputs, out)
+        self.run_delta(states, layer, op, operands, inputs, out)
+    }
+    fn mamba2(
+        &mut self,
+        states: &mut CpuStates,
+        layer: usize,
+        op: &Mamba2<'_, CpuVector>,
+        operands: Mamba2Operands<'_, CpuTensor>,
+        inputs: &CpuInputs,
+        out: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        self.run_mamba2(states, layer, op, operands, inputs, out)
+    }
+    fn group_square_sums(
+        &mut self,
+        x: &CpuTensor,
+        groups: &ColumnGroups,
+        sums: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        self.sum_groups(x, groups, sums);
+        Ok(())
+    }
+    fn group_norm(
+        &mut self,
+        x: &CpuTensor,
+        groups: &ColumnGroups,
+        sums: &CpuTensor,
+        norm: RmsNorm<'_, CpuVector>,
+        out: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        self.norm_groups(x, groups, sums, norm, out);
+        Ok(())
+    }
+    fn short_convolution(
+        &mut self,
+        states: &mut CpuStates,
+        layer: usize,
+        op: &ShortConvolution<'_, CpuVector>,
+        projected: &CpuTensor,
+        space: &mut CpuTensor,
+        inputs: &CpuInputs,
+        out: &mut CpuTensor,
+    ) -> Result<(), BackendError> {
+        self.run_short(states, layer, op, projected, [space, out], inputs)
     }
     fn copy_states(
         &mut self,

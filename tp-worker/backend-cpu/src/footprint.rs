@@ -11,7 +11,7 @@ use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::grown;
 use crate::options::CpuOptions;
-use crate::{attention, delta, experts, latent};
+use crate::{attention, experts, latent, recurrent};
 
 /// Bytes that a [`crate::CpuBackend`] of these settings allocates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,13 +123,13 @@ impl DeviceMemory for CpuMemory {
         });
         let partials = most(&|pass| attention::most_partials(self.threads, pass));
         let gathered = most(&|pass| pass.gathered);
-        let deltas = most(&|pass| {
-            let words = |shape| grown(delta::scratch_words(self.threads, shape));
-            pass.deltas.iter().map(words).max().unwrap_or(0)
+        let recurrences = most(&|pass| {
+            let words = |rule| grown(recurrent::scratch_words(self.threads, rule));
+            pass.recurrences.iter().map(words).max().unwrap_or(0)
         });
         let shapes = passes.iter().flat_map(|pass| &pass.attention);
         let attention = attention::scratch_bytes(shapes);
-        [products, routes, partials, gathered, deltas]
+        [products, routes, partials, gathered, recurrences]
             .into_iter()
             .map(words)
             .fold((self.threads * attention) as u64, u64::saturating_add)

@@ -70,13 +70,13 @@ multiversion! {
 }
 
 multiversion! {
-    fn squares(x: &[f32]) -> f32 {
+    pub(crate) fn squares(x: &[f32]) -> f32 {
         sum_of_squares(x)
     }
 }
 
 multiversion! {
-    fn scale_row(x: &mut [f32], weight: &[f32], scale: f32) {
+    pub(crate) fn scale_row(x: &mut [f32], weight: &[f32], scale: f32) {
         for (x, weight) in x.iter_mut().zip(weight) {
             *x = *x * scale * weight;
         }

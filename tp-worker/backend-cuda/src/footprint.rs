@@ -207,7 +207,7 @@ mod tests {
             tokens: 4,
             positions: 16,
             attention: vec![AttentionShape::dense(1, 1, 8, 1.0)],
-            deltas: Vec::new(),
+            recurrences: Vec::new(),
             products: vec![
                 (9, matrix(PIECE, MatrixRole::Projection)),
                 (3, matrix(head, MatrixRole::Vocabulary)),

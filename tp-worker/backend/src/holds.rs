@@ -14,7 +14,9 @@
 /// | `attention`, `attend` | sums (`qkv`) | operands |
 /// | `matmul_attend` | operands (`x`), sums (`qkv`) | operands |
 /// | `sigmoid_gate` | sums (`gate`), operands | operands, in place |
-/// | `gated_delta` | sums | operands |
+/// | `gated_delta`, `short_convolution` | sums | operands |
+/// | `mamba2`, `group_square_sums` | sums | sums |
+/// | `group_norm` | sums | operands |
 /// | `attend_latent` | sums (`query`, `cell`, `qkv`), operands (`means`) | operands |
 /// | `gate`, `gated_matmul`, `activate` | operands (`x` of a product), sums | operands |
 /// | `scale_logits` | logits or sums | the same, in place |

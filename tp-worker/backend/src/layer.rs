@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use lockstep_types::{ExpertGate, Routing};
 
-use crate::{AttentionShape, Axis, DeltaShape};
+use crate::{AttentionShape, Axis};
 
 /// A linear map, `x ↦ x · weightᵀ + bias`.
 #[derive(Debug)]
@@ -100,37 +100,6 @@ pub struct ExpertSpace<'a, T> {
     pub activated: &'a mut T,
     /// Results of the experts, `[n·taken, out]`.
     pub products: &'a mut T,
-}
-
-/// Weights of a Gated DeltaNet between its projections.
-#[derive(Debug)]
-pub struct GatedDelta<'a, V> {
-    /// Number and width of this rank's heads.
-    pub shape: DeltaShape,
-    /// Taps of the convolution, the oldest first, `[taps·channels]`: for each tap the factors of
-    /// all channels.
-    pub convolution: &'a V,
-    /// Logarithms of the decays `[value_heads]`.
-    pub a_log: &'a V,
-    /// Biases of the decays `[value_heads]`.
-    pub dt_bias: &'a V,
-    /// Weights of the norm of each head of the output, `[value_dim]`.
-    pub norm: &'a V,
-    /// Added to the mean square in that norm.
-    pub eps: f32,
-}
-
-/// Activations of a Gated DeltaNet over `n` tokens. `T` are a device's activations.
-#[derive(Debug)]
-pub struct DeltaOperands<'a, T> {
-    /// Projections: queries, keys, values, then gates of the output,
-    /// `[n, channels + value_heads · value_dim]`.
-    pub projected: &'a T,
-    /// Projections to the strength of the update of each value head, then to its decay,
-    /// `[n, 2·value_heads]`. Their content afterwards is unspecified.
-    pub gates: &'a mut T,
-    /// Space, `[n, channels]`. Its content afterwards is unspecified.
-    pub space: &'a mut T,
 }
 
 /// A root-mean-square norm (Zhang & Sennrich, arXiv:1910.07467).

@@ -23,6 +23,7 @@ mod masks;
 mod memory;
 mod notes;
 mod pass;
+mod recurrent;
 mod shape;
 mod state_rules;
 mod states;
@@ -44,8 +45,8 @@ pub use holds::Holds;
 pub use inputs::{InputLimits, Rows};
 pub use latent::{AttendLatent, LatentShape, LatentSpace};
 pub use layer::{
-    Attend, BlockEnd, CountedKeys, DeltaOperands, ExpertSpace, Experts, GatedDelta, Linear,
-    LogitScaling, Norm, RmsNorm, RowParallel, Scatter, WholeNorms,
+    Attend, BlockEnd, CountedKeys, ExpertSpace, Experts, Linear, LogitScaling, Norm, RmsNorm,
+    RowParallel, Scatter, WholeNorms,
 };
 pub use lockstep_collective::Owners;
 pub use lockstep_types::{MatrixRole, WeightFormat};
@@ -53,7 +54,12 @@ pub use masks::Masks;
 pub use memory::{DeviceMemory, ExpertsShape, LatentHeads, MatrixShape, PassShape, RankLayout};
 pub use notes::{ExchangeNotes, NoteShape, Notes};
 pub use pass::PassKey;
-pub use shape::{AttentionShape, DeltaShape, KvShape, RopeTable, StatesShape};
+pub use recurrent::{
+    ColumnGroups, DeltaOperands, GatedDelta, Mamba2, Mamba2Operands, ShortConvolution,
+};
+pub use shape::{
+    AttentionShape, ConvolutionShape, DeltaShape, KvShape, Recurrence, RopeTable, StatesShape,
+};
 pub use states::{NoStates, RowState, Span, StateKeep, states_misfit};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{

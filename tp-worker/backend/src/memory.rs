@@ -1,7 +1,7 @@
 //! Bytes of memory that a device takes, known before the device is opened.
 
 use crate::{
-    AttentionShape, DeltaShape, Holds, InputLimits, KvShape, LatentShape, MatrixRole, StatesShape,
+    AttentionShape, Holds, InputLimits, KvShape, LatentShape, MatrixRole, Recurrence, StatesShape,
     WeightFormat,
 };
 
@@ -53,8 +53,8 @@ pub struct PassShape {
     pub positions: usize,
     /// Heads of this rank, each shape of the layers once.
     pub attention: Vec<AttentionShape>,
-    /// Heads of this rank's recurrent layers, each shape once.
-    pub deltas: Vec<DeltaShape>,
+    /// Rules of this rank's recurrent layers, each shape once.
+    pub recurrences: Vec<Recurrence>,
     /// Heads of this rank that attend to latents, each shape of the layers once. Their attention is
     /// among [`Self::attention`].
     pub latent: Vec<LatentHeads>,

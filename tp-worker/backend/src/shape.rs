@@ -111,7 +111,8 @@ impl KvShape {
     }
 }
 
-/// Heads of a Gated DeltaNet on one rank.
+/// Heads of a recurrence on one rank. Those of Mamba-2 have other names there: queries are `C`, keys
+/// `B` and values `x`, and key heads are groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeltaShape {
     /// Number of heads of queries and keys.
@@ -171,13 +172,75 @@ impl DeltaShape {
     }
 }
 
+/// Channels of a gated short convolution on one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvolutionShape {
+    /// Number of channels.
+    pub channels: usize,
+    /// Taps of the convolution, the token's own included.
+    pub taps: usize,
+}
+
+/// Rule by which the states of a layer go on, with the sizes of what they keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recurrence {
+    /// The gated delta rule: [`crate::Ops::gated_delta`].
+    Delta(DeltaShape),
+    /// The selective state space of Mamba-2: [`crate::Ops::mamba2`].
+    Mamba2(DeltaShape),
+    /// A gated short convolution, without matrices: [`crate::Ops::short_convolution`].
+    Convolution(ConvolutionShape),
+}
+
+impl Recurrence {
+    /// Returns the heads that have matrices; `None` where there are none.
+    pub fn heads(&self) -> Option<&DeltaShape> {
+        match self {
+            Self::Delta(heads) | Self::Mamba2(heads) => Some(heads),
+            Self::Convolution(_) => None,
+        }
+    }
+
+    /// Returns the channels of the convolution.
+    pub fn convolution(&self) -> ConvolutionShape {
+        match self {
+            Self::Delta(heads) | Self::Mamba2(heads) => ConvolutionShape {
+                channels: heads.channels(),
+                taps: heads.taps,
+            },
+            Self::Convolution(shape) => *shape,
+        }
+    }
+
+    /// Returns the elements of the matrices of one state in one layer.
+    pub fn matrices(&self) -> usize {
+        self.heads().map_or(0, DeltaShape::matrices)
+    }
+
+    /// Returns the elements of one state in one layer: matrices, and the last columns of the
+    /// convolution.
+    pub fn state(&self) -> usize {
+        let ConvolutionShape { channels, taps } = self.convolution();
+        self.matrices() + channels * (taps - 1)
+    }
+
+    /// Returns the elements of the record of one node in one layer: keys, updates and decays of
+    /// heads, and the column of the convolution.
+    pub fn record(&self) -> usize {
+        match self {
+            Self::Delta(heads) | Self::Mamba2(heads) => heads.record(),
+            Self::Convolution(shape) => shape.channels,
+        }
+    }
+}
+
 /// States and records of recurrent layers of one shape on one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatesShape {
     /// Number of layers.
     pub layers: usize,
-    /// Heads of each layer.
-    pub delta: DeltaShape,
+    /// Rule of each layer.
+    pub recurrence: Recurrence,
     /// Numbers of states and records.
     pub limits: StateLimits,
 }
@@ -186,8 +249,8 @@ impl StatesShape {
     /// Returns the bytes of all states and records.
     pub fn bytes(&self) -> u64 {
         let of_layer = |elements: usize| (4 * self.layers * elements) as u64;
-        let (state, record) = (of_layer(self.delta.state()), of_layer(self.delta.record()));
-        self.limits.bytes(state, record)
+        let (state, record) = (self.recurrence.state(), self.recurrence.record());
+        self.limits.bytes(of_layer(state), of_layer(record))
     }
 }
 

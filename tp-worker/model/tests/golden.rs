@@ -119,7 +119,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 56] = [
+const CASES: [&str; 61] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -154,6 +154,11 @@ const CASES: [&str; 56] = [
     "gpt_oss",
     "gpt_oss_mxfp4",
     "granite",
+    "granite_hybrid",
+    "granite_hybrid_moe",
+    "lfm2",
+    "lfm2_bias",
+    "lfm2_moe",
     "smollm3",
     "smollm3_windows",
     "olmo2",

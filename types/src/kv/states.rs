@@ -1,6 +1,6 @@
 //! States of recurrent layers: all that such layers keep of a text up to a position.
 
-use crate::{EngineConfig, LayerSpec, Mixer, ModelConfig, StepLimits};
+use crate::{EngineConfig, LayerSpec, ModelConfig, StepLimits};
 
 /// Numbers of states and records of a DP rank.
 ///
@@ -57,7 +57,7 @@ impl LayerSpec {
     /// Returns true if the layer is recurrent: it keeps a state of the text instead of a cache of
     /// its positions.
     pub fn has_state(&self) -> bool {
-        matches!(self.mixer, Mixer::GatedDelta(_))
+        self.mixer.state_and_record_bytes(1).is_some()
     }
 }
 
@@ -67,19 +67,14 @@ impl ModelConfig {
         self.layers.iter().any(LayerSpec::has_state)
     }
 
-    /// Returns the bytes of one state in all recurrent layers on each of `ranks` ranks that split
-    /// attention.
-    pub fn state_bytes(&self, ranks: usize) -> u64 {
-        self.gated_deltas()
-            .map(|delta| delta.state_bytes(ranks))
-            .sum()
-    }
-
-    /// Returns the bytes of the record of one node in all recurrent layers, likewise.
-    pub fn record_bytes(&self, ranks: usize) -> u64 {
-        self.gated_deltas()
-            .map(|delta| delta.record_bytes(ranks))
-            .sum()
+    /// Returns the bytes of one state, and of the record of one node, in all recurrent layers on
+    /// each of `ranks` ranks that split attention.
+    pub fn state_and_record_bytes(&self, ranks: usize) -> [u64; 2] {
+        let layers = self.layers.iter();
+        let bytes = layers.filter_map(|layer| layer.mixer.state_and_record_bytes(ranks));
+        bytes.fold([0; 2], |[states, records], [state, record]| {
+            [states + state, records + record]
+        })
     }
 }
 
@@ -87,17 +82,17 @@ impl EngineConfig {
     /// Returns the bytes of one state, and of the record of one node, on a rank.
     pub fn state_and_record_bytes(&self) -> [u64; 2] {
         let ranks = self.parallel.tp_size / self.parallel.dp_size;
-        [
-            self.model.state_bytes(ranks),
-            self.model.record_bytes(ranks),
-        ]
+        self.model.state_and_record_bytes(ranks)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GatedDeltaNames, GatedDeltaSpec};
+    use crate::{
+        GatedDeltaNames, GatedDeltaSpec, Mamba2Names, Mamba2Spec, Mixer, ShortConvolutionNames,
+        ShortConvolutionSpec,
+    };
 
     /// A layer of Qwen's models, which differ in the number of value heads.
     fn of_qwen(value_heads: usize) -> GatedDeltaSpec {
@@ -165,5 +160,50 @@ mod tests {
             );
             assert!(documentation.contains(&row), "docs/design/memory.md: {row}");
         }
+    }
+
+    /// Sizes of Granite 4 Tiny, whose heads all share one group, of Nemotron 3 Nano and of LFM2. A
+    /// group that several ranks have a part of is whole on each of them.
+    #[test]
+    fn parts_of_groups_are_copied() {
+        let mamba = |heads, groups| Mamba2Spec {
+            heads,
+            head_dim: 64,
+            groups,
+            state_dim: 128,
+            taps: 4,
+            convolution_bias: true,
+            bias: false,
+            names: Mamba2Names::below("mamba."),
+        };
+        for (spec, ranks, copies, each) in [
+            (mamba(48, 1), 1, 1, 48),
+            (mamba(48, 1), 4, 1, 12),
+            (mamba(64, 8), 2, 4, 8),
+            (mamba(64, 8), 16, 1, 4),
+            // Ranks of 4 heads, groups of 6.
+            (mamba(12, 2), 3, 2, 2),
+        ] {
+            assert_eq!(spec.groups_per_rank(ranks), copies);
+            assert_eq!(spec.shared_by(ranks), each);
+            let heads = spec.heads / ranks;
+            let channels = heads * 64 + 2 * copies * 128;
+            assert_eq!(
+                spec.state_bytes(ranks),
+                4 * (heads * 64 * 128 + 3 * channels) as u64
+            );
+            let record = copies * 128 + heads * 65 + channels;
+            assert_eq!(spec.record_bytes(ranks), 4 * record as u64);
+        }
+        let short = ShortConvolutionSpec {
+            channels: 2048,
+            taps: 3,
+            bias: false,
+            names: ShortConvolutionNames::default(),
+        };
+        assert_eq!(
+            Mixer::ShortConvolution(short).state_and_record_bytes(4),
+            Some([4096, 2048])
+        );
     }
 }

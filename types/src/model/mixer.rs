@@ -1,6 +1,8 @@
 //! The mixers that a layer may have: their sizes, and the names of their tensors.
 
 mod gated_delta;
+mod mamba2;
+mod short_convolution;
 
 use std::num::NonZeroUsize;
 
@@ -9,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::latent::LatentAttentionSpec;
 use super::rope::RopeConfig;
 pub use gated_delta::{GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec};
+pub use mamba2::{Mamba2Names, Mamba2Spec};
+pub use short_convolution::{ShortConvolutionNames, ShortConvolutionSpec};
 
 /// Block of a layer that lets positions see each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,16 +24,22 @@ pub enum Mixer {
     LatentAttention(LatentAttentionSpec),
     /// A recurrence over the positions before.
     GatedDelta(GatedDeltaSpec),
+    /// A selective state space.
+    Mamba2(Mamba2Spec),
+    /// A convolution over the last few positions.
+    ShortConvolution(ShortConvolutionSpec),
 }
 
 impl Mixer {
     /// Returns the number of heads, which ranks divide: query heads of attention, key heads of a
-    /// recurrence.
+    /// Gated DeltaNet, heads of Mamba-2, channels of a short convolution.
     pub fn heads(&self) -> usize {
         match self {
             Self::Attention(attention) => attention.heads,
             Self::LatentAttention(latent) => latent.heads,
             Self::GatedDelta(delta) => delta.key_heads,
+            Self::Mamba2(mamba) => mamba.heads,
+            Self::ShortConvolution(convolution) => convolution.channels,
         }
     }
 
@@ -38,7 +48,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => Some(&attention.rope),
             Self::LatentAttention(latent) => Some(&latent.rope),
-            Self::GatedDelta(_) => None,
+            Self::GatedDelta(_) | Self::Mamba2(_) | Self::ShortConvolution(_) => None,
         }
     }
 
@@ -47,7 +57,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => Some(&mut attention.rope),
             Self::LatentAttention(latent) => Some(&mut latent.rope),
-            Self::GatedDelta(_) => None,
+            Self::GatedDelta(_) | Self::Mamba2(_) | Self::ShortConvolution(_) => None,
         }
     }
 
@@ -64,7 +74,20 @@ impl Mixer {
                 let values = delta.value_heads * delta.value_dim;
                 hidden * (delta.channels(1) + 2 * values + 2 * delta.value_heads)
             }
+            Self::Mamba2(mamba) => hidden * (mamba.rows() + mamba.width()),
+            Self::ShortConvolution(convolution) => 4 * hidden * convolution.channels,
         }
+    }
+
+    /// Returns the bytes of one state, and of the record of one node, on each of `ranks` ranks;
+    /// `None` for a mixer that keeps a cache of positions instead.
+    pub fn state_and_record_bytes(&self, ranks: usize) -> Option<[u64; 2]> {
+        Some(match self {
+            Self::Attention(_) | Self::LatentAttention(_) => return None,
+            Self::GatedDelta(own) => [own.state_bytes(ranks), own.record_bytes(ranks)],
+            Self::Mamba2(own) => [own.state_bytes(ranks), own.record_bytes(ranks)],
+            Self::ShortConvolution(own) => [own.state_bytes(ranks), own.record_bytes(ranks)],
+        })
     }
 
     /// Returns the multiplications and additions of a query with one cached position.
@@ -72,7 +95,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => 4 * attention.heads * attention.head_dim,
             Self::LatentAttention(own) => 2 * own.heads * (2 * own.latent + own.rotated),
-            Self::GatedDelta(_) => 0,
+            Self::GatedDelta(_) | Self::Mamba2(_) | Self::ShortConvolution(_) => 0,
         }
     }
 }
@@ -205,11 +228,14 @@ impl AttentionSpec {
     /// key/value head serves all of the rank's query heads that share it.
     pub fn kv_heads_per_rank(&self, tp_size: usize) -> usize {
         let local = self.heads / tp_size;
-        let group = self.heads / self.kv_heads;
-        let (mut a, mut b) = (local, group);
-        while b > 0 {
-            (a, b) = (b, a % b);
-        }
-        local / a
+        local / common_divisor(local, self.heads / self.kv_heads)
     }
+}
+
+/// Returns the largest number that divides both.
+fn common_divisor(mut a: usize, mut b: usize) -> usize {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }

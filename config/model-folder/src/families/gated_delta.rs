@@ -32,6 +32,9 @@ const INTERVAL: &str = "full_attention_interval";
 /// Key for the width of the shared expert.
 const SHARED: &str = "shared_expert_intermediate_size";
 
+/// Names of kinds of layers, and if they are recurrent.
+const KINDS: [(&str, bool); 2] = [("full_attention", false), ("linear_attention", true)];
+
 /// Properties of the layers with attention.
 pub(super) const GATED: Dense = Dense {
     qk_norm: QkNorm::PerHead,
@@ -70,7 +73,7 @@ pub(super) fn layers(
 fn recurrent(config: &Raw) -> Result<Vec<bool>, ModelConfigError> {
     let depth = depth(config)?;
     let interval = config.size(INTERVAL)?.unwrap_or(4);
-    let found = match layer_types::recurrent(config, depth)? {
+    let found = match layer_types::recurrent(config, depth, &KINDS)? {
         Some(found) => found,
         None => (0..depth)
             .map(|layer| !(layer + 1).is_multiple_of(interval))

@@ -36,7 +36,8 @@ pub(super) const FAMILY: Family = Family {
     },
 };
 
-fn names() -> ExpertsNames {
+/// Names of a mixture's tensors.
+pub(super) fn names() -> ExpertsNames {
     let named = |name: &str| format!("block_sparse_moe.{name}");
     ExpertsNames {
         router: named("router.layer"),

@@ -61,17 +61,17 @@ pub(super) fn named(
     each(config, depth, &kinds)
 }
 
-/// Says of each of `depth` layers if it is recurrent, in a family whose other layers have full
-/// attention; `None` if none are named.
+/// Says of each of `depth` layers if it is recurrent, in a family whose kinds are `kinds`; `None` if
+/// none are named.
 ///
 /// # Errors
 /// The errors of [`named`].
-pub(super) fn recurrent(config: &Raw, depth: usize) -> Result<Option<Vec<bool>>, ModelConfigError> {
-    each(
-        config,
-        depth,
-        &[(LayerType::Full.name(), false), ("linear_attention", true)],
-    )
+pub(super) fn recurrent(
+    config: &Raw,
+    depth: usize,
+    kinds: &[(&str, bool)],
+) -> Result<Option<Vec<bool>>, ModelConfigError> {
+    each(config, depth, kinds)
 }
 
 /// Reads what stands for the name of each of `depth` layers in `kinds`; `None` if none are named.

@@ -4,7 +4,9 @@ mod gpt_oss;
 mod keys;
 mod latent;
 mod layers;
+mod lfm2;
 mod long;
+mod mamba2;
 mod recurrent;
 
 use lockstep_types::{AttentionSpec, ModelConfig, QkNorm, RopeConfig, RopeScaling};

@@ -115,7 +115,7 @@ fn records_are_charged_for_the_largest_tier() {
     sizing.engine.step.verified = 5;
     let records = StateLimits::of_steps(&sizing.engine.step, 0).node_records() as u64;
     assert_eq!(records, 8 * 5 * 2);
-    let record = hybrid().record_bytes(1);
+    let [_, record] = hybrid().state_and_record_bytes(1);
     assert!(record > 0);
     assert_eq!(
         sizing.node(true).activations,

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 56] = [
+const MODELS: [&str; 61] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -72,6 +72,11 @@ const MODELS: [&str; 56] = [
     "qwen3_5_moe",
     "qwen3_5_moe_wrapped",
     "qwen3_next",
+    "granite_hybrid",
+    "granite_hybrid_moe",
+    "lfm2",
+    "lfm2_bias",
+    "lfm2_moe",
 ];
 
 /// Largest error in float32: sums in another order than torch's stay well below it.
@@ -109,6 +114,8 @@ fn gpus_serve_experts_and_refuse_recurrent_layers() {
         ("gpt_oss_mxfp4", 2, None),
         ("qwen3_5", 1, Some("recurrent layers")),
         ("qwen3_next", 2, Some("recurrent layers")),
+        ("granite_hybrid", 1, Some("recurrent layers")),
+        ("lfm2", 1, Some("recurrent layers")),
     ] {
         let setup = Setup {
             context: 256,

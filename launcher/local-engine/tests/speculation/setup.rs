@@ -15,7 +15,8 @@ use lockstep_types::{
     CheckpointFormat, DeviceKind, DflashSpec, DraftKind, Dtype, EngineConfig, ExpertGate,
     ExpertGroups, ExpertTensors, ExpertsNames, ExpertsSpec, Footprint as _, GatedDeltaNames,
     GatedDeltaSpec, GatedMlpNames, GroupWorth, LatentAttentionNames, LatentAttentionSpec,
-    LoadFormat, Mixer, Mlp, ModelConfig, Mxfp4Checkpoint, RopeConfig, RouterWeights, Routing,
+    LoadFormat, Mamba2Names, Mamba2Spec, Mixer, Mlp, ModelConfig, Mxfp4Checkpoint, RopeConfig,
+    RouterWeights, Routing, ShortConvolutionNames, ShortConvolutionSpec,
 };
 
 use crate::policies::Policy;
@@ -425,19 +426,39 @@ fn mix_caches(model: &mut ModelConfig) {
     assert_eq!(model.kv_groups().len(), 2);
 }
 
-/// Makes all layers but the last recurrent, with twice as many value heads as key heads.
+/// Makes all layers but the last recurrent, each by another rule: the gated delta rule with twice
+/// as many value heads as key heads, Mamba-2 with one group that ranks share, and a convolution.
 fn be_hybrid(model: &mut ModelConfig) {
     randomise(model);
-    let attention = model.layers.len() - 1;
-    for layer in &mut model.layers[..attention] {
-        layer.mixer = Mixer::GatedDelta(GatedDeltaSpec {
+    let rules = [
+        Mixer::GatedDelta(GatedDeltaSpec {
             key_heads: 2,
             value_heads: 4,
             key_dim: 16,
             value_dim: 16,
             taps: 4,
             names: GatedDeltaNames::default(),
-        });
+        }),
+        Mixer::Mamba2(Mamba2Spec {
+            heads: 4,
+            head_dim: 16,
+            groups: 1,
+            state_dim: 32,
+            taps: 4,
+            convolution_bias: true,
+            bias: false,
+            names: Mamba2Names::below("mamba."),
+        }),
+        Mixer::ShortConvolution(ShortConvolutionSpec {
+            channels: 48,
+            taps: 3,
+            bias: false,
+            names: ShortConvolutionNames::default(),
+        }),
+    ];
+    assert_eq!(model.layers.len(), rules.len() + 1);
+    for (layer, rule) in model.layers.iter_mut().zip(rules) {
+        layer.mixer = rule;
     }
     assert!(model.has_states());
 }

@@ -8,9 +8,9 @@ use lockstep_types::Dtype;
 
 use super::CpuBackend;
 use crate::attention::CpuKvCache;
-use crate::delta::CpuStates;
 use crate::formats::{self, CpuMatrix};
 use crate::inputs::CpuInputs;
+use crate::recurrent::CpuStates;
 use crate::rope::CpuRope;
 use crate::tensor::{CpuTensor, CpuVector};
 

@@ -2,8 +2,8 @@ use lockstep_backend::{
     AttendLatent, AttentionShape, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, DeltaOperands,
     DeltaShape, DeviceMemory, ExpertSpace, Experts, ExpertsShape, GatedDelta, Holds, HostBlock,
     HostFloats, HostMatrix, InputLimits, KvShape, LatentHeads, LatentShape, LatentSpace, Linear,
-    MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _, RopeTable, Row,
-    StatesShape, WeightFormat,
+    MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _, Recurrence, RopeTable,
+    Row, StatesShape, WeightFormat,
 };
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, ExpertGate, KvCacheDtype, Routing, StateLimits};
@@ -232,7 +232,7 @@ fn operations_need_what_is_charged() {
                     tokens: 6,
                     positions: 6,
                     attention: vec![attention],
-                    deltas: Vec::new(),
+                    recurrences: Vec::new(),
                     products: short.chain([(256, long)]).collect(),
                     experts: Vec::new(),
                     gathered: 0,
@@ -313,7 +313,7 @@ fn experts_need_what_is_charged() {
                     tokens: rows,
                     positions: rows,
                     attention: Vec::new(),
-                    deltas: Vec::new(),
+                    recurrences: Vec::new(),
                     products: Vec::new(),
                     experts: vec![(rows, experts)],
                     gathered: 0,
@@ -423,7 +423,7 @@ fn latents_need_what_is_charged() {
                     positions: tokens,
                     attention: vec![own.absorbed()],
                     latent: vec![heads],
-                    deltas: Vec::new(),
+                    recurrences: Vec::new(),
                     products: Vec::new(),
                     experts: Vec::new(),
                     gathered: 0,
@@ -452,7 +452,7 @@ fn partial_results_are_charged_up_to_their_limit() {
             tokens,
             positions,
             attention: vec![attention],
-            deltas: Vec::new(),
+            recurrences: Vec::new(),
             products: Vec::new(),
             experts: Vec::new(),
             gathered,
@@ -482,7 +482,7 @@ fn recurrent_layers_need_what_is_charged() {
         };
         let shape = StatesShape {
             layers: 3,
-            delta,
+            recurrence: Recurrence::Delta(delta),
             limits: StateLimits {
                 states: 5,
                 records: 2,
@@ -525,13 +525,13 @@ fn recurrent_layers_need_what_is_charged() {
             positions: 0,
             attention: Vec::new(),
             latent: Vec::new(),
-            deltas: vec![delta],
+            recurrences: vec![Recurrence::Delta(delta)],
             products: Vec::new(),
             experts: Vec::new(),
             gathered: 0,
         };
         let without = PassShape {
-            deltas: Vec::new(),
+            recurrences: Vec::new(),
             ..pass.clone()
         };
         let charged = memory.scratch_bytes(&[pass]) - memory.scratch_bytes(&[without]);

@@ -1,9 +1,10 @@
-//! Recurrent layers: chunks, verification, replay and copies of states, bit for bit.
+//! Recurrent layers of each rule: chunks, verification, replay and copies of states, bit for bit.
 
+mod groups;
 mod oracle;
 mod world;
 
-use lockstep_backend::DeltaShape;
+use lockstep_backend::{ConvolutionShape, DeltaShape, Recurrence};
 use lockstep_backend_cpu::Isa;
 use lockstep_types::StateLimits;
 use proptest::prelude::*;
@@ -11,11 +12,16 @@ use proptest::prelude::*;
 use crate::machine::{Values, bits};
 use world::{Part, World};
 
-/// Heads whose matrices have tiles of 32 columns, of 16, and several of these.
-const SHAPES: [DeltaShape; 3] = [
-    shape([2, 4], [16, 32], 4),
-    shape([1, 3], [32, 16], 2),
-    shape([2, 2], [16, 48], 3),
+/// Heads whose matrices have tiles of 32 columns, of 16, and several of these; and channels alone.
+const RULES: [Recurrence; 8] = [
+    Recurrence::Delta(shape([2, 4], [16, 32], 4)),
+    Recurrence::Delta(shape([1, 3], [32, 16], 2)),
+    Recurrence::Delta(shape([2, 2], [16, 48], 3)),
+    Recurrence::Mamba2(shape([2, 6], [16, 32], 4)),
+    Recurrence::Mamba2(shape([1, 3], [32, 16], 2)),
+    Recurrence::Mamba2(shape([2, 2], [16, 48], 3)),
+    Recurrence::Convolution(channels(37, 3)),
+    Recurrence::Convolution(channels(64, 4)),
 ];
 
 const fn shape(
@@ -30,6 +36,10 @@ const fn shape(
         value_dim,
         taps,
     }
+}
+
+const fn channels(channels: usize, taps: usize) -> ConvolutionShape {
+    ConvolutionShape { channels, taps }
 }
 
 const LIMITS: StateLimits = StateLimits {
@@ -54,22 +64,22 @@ fn rows(out: &[Vec<f32>]) -> Vec<Vec<u32>> {
 
 #[test]
 fn outputs_are_those_of_plain_arithmetic_on_all_instruction_sets() {
-    for shape in SHAPES {
+    for rule in RULES {
         let mut first: Option<Vec<Vec<u32>>> = None;
         for isa in Isa::available() {
             for threads in [1, 3] {
-                let mut world = World::new(isa, threads, shape, LIMITS, 40);
+                let mut world = World::new(isa, threads, rule, LIMITS, 40);
                 let tokens: Vec<usize> = (0..40).collect();
                 let found = world.run(&[Part::of(&tokens).fresh()]);
                 let expected = oracle::outputs(&world.data, &tokens);
                 for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
                     let error = (f64::from(*found) - expected).abs();
-                    assert!(error <= 2e-5 * expected.abs().max(0.5), "{isa} {shape:?}");
+                    assert!(error <= 2e-5 * expected.abs().max(0.5), "{isa} {rule:?}");
                 }
                 let found = rows(&found);
                 assert!(
                     first.get_or_insert(found.clone()) == &found,
-                    "{isa} {shape:?}"
+                    "{isa} {rule:?}"
                 );
             }
         }
@@ -107,12 +117,12 @@ fn chunks(world: &mut World, text: &[usize], values: &mut Values, fresh: bool) -
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn chunks_change_no_bit(seed: u64, which in 0usize..3, len in 1usize..24) {
+    fn chunks_change_no_bit(seed: u64, which in 0..RULES.len(), len in 1usize..24) {
         let mut values = Values::new(seed);
-        let mut world = World::new(Isa::detect(), 2, SHAPES[which], LIMITS, len);
+        let mut world = World::new(Isa::detect(), 2, RULES[which], LIMITS, len);
         let text: Vec<usize> = (0..len).collect();
         let expected = plain(&mut world, &text);
         prop_assert_eq!(chunks(&mut world, &text, &mut values, true), expected);
@@ -123,13 +133,13 @@ proptest! {
     #[test]
     fn verified_paths_have_the_bits_of_plain_rows(
         seed: u64,
-        which in 0usize..3,
+        which in 0..RULES.len(),
         prompt in 1usize..6,
         chain: bool,
     ) {
         let mut values = Values::new(seed);
-        let mut world = World::new(Isa::detect(), 2, SHAPES[which], LIMITS, 40);
-        let mut other = World::new(Isa::detect(), 1, SHAPES[which], LIMITS, 40);
+        let mut world = World::new(Isa::detect(), 2, RULES[which], LIMITS, 40);
+        let mut other = World::new(Isa::detect(), 1, RULES[which], LIMITS, 40);
         let mut text: Vec<usize> = (0..prompt).collect();
         plain(&mut world, &text);
         let mut replays: Vec<u32> = Vec::new();
@@ -172,12 +182,12 @@ proptest! {
     #[test]
     fn kept_copies_are_states_of_their_positions(
         seed: u64,
-        which in 0usize..3,
+        which in 0..RULES.len(),
         commits: bool,
     ) {
         let mut values = Values::new(seed);
-        let mut world = World::new(Isa::detect(), 2, SHAPES[which], LIMITS, 40);
-        let mut other = World::new(Isa::detect(), 1, SHAPES[which], LIMITS, 40);
+        let mut world = World::new(Isa::detect(), 2, RULES[which], LIMITS, 40);
+        let mut other = World::new(Isa::detect(), 1, RULES[which], LIMITS, 40);
         let draw = |values: &mut Values, len| -> Vec<usize> {
             (0..len).map(|_| values.below(40)).collect()
         };
@@ -211,14 +221,16 @@ proptest! {
 /// Rows of a batch change no bits of each other, and tokens outside of rows are left alone.
 #[test]
 fn rows_of_a_batch_stand_alone() {
-    let mut world = World::new(Isa::detect(), 3, SHAPES[0], LIMITS, 40);
-    let texts: [Vec<usize>; 2] = [(0..11).collect(), (20..23).collect()];
-    let alone = texts.each_ref().map(|text| plain(&mut world, text));
-    let both = world.run(&[
-        Part::of(&texts[0]).fresh(),
-        Part::of(&texts[1]).fresh().in_state(5),
-    ]);
-    assert_eq!(rows(&both), alone.concat());
+    for rule in RULES {
+        let mut world = World::new(Isa::detect(), 3, rule, LIMITS, 40);
+        let texts: [Vec<usize>; 2] = [(0..11).collect(), (20..23).collect()];
+        let alone = texts.each_ref().map(|text| plain(&mut world, text));
+        let both = world.run(&[
+            Part::of(&texts[0]).fresh(),
+            Part::of(&texts[1]).fresh().in_state(5),
+        ]);
+        assert_eq!(rows(&both), alone.concat());
+    }
 }
 
 /// Sizing records by the tier that runs, instead of the largest, is found before a record is
@@ -227,7 +239,7 @@ fn rows_of_a_batch_stand_alone() {
 #[should_panic(expected = "size them by all tiers")]
 fn records_of_the_current_tier_are_too_few() {
     let tier = 3;
-    let mut world = World::new(Isa::detect(), 1, SHAPES[0], LIMITS.with_nodes(tier), 40);
+    let mut world = World::new(Isa::detect(), 1, RULES[0], LIMITS.with_nodes(tier), 40);
     plain(&mut world, &[1, 2]);
     world.run(&[Part::of(&[3, 4, 5]).verify()]);
     world.run(&[Part::of(&[6, 7, 8, 9]).replaying(&[0], 1).verify()]);
@@ -236,13 +248,13 @@ fn records_of_the_current_tier_are_too_few() {
 #[test]
 #[should_panic(expected = "rows and copies have states of their own")]
 fn a_copy_is_not_kept_in_a_state_of_the_batch() {
-    let mut world = World::new(Isa::detect(), 1, SHAPES[0], LIMITS, 40);
+    let mut world = World::new(Isa::detect(), 1, RULES[0], LIMITS, 40);
     world.run(&[Part::of(&[1, 2]).fresh().keeping(&[(1, 0)])]);
 }
 
 #[test]
 #[should_panic(expected = "a state that does not exist")]
 fn a_state_beyond_the_last_is_refused() {
-    let mut world = World::new(Isa::detect(), 1, SHAPES[0], LIMITS, 40);
+    let mut world = World::new(Isa::detect(), 1, RULES[0], LIMITS, 40);
     world.run(&[Part::of(&[1, 2]).fresh().in_state(6)]);
 }

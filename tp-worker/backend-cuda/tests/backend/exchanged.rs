@@ -33,7 +33,7 @@ fn pass(place: RankLayout) -> PassShape {
         tokens: ROWS,
         positions: 16,
         attention: vec![AttentionShape::dense(1, 1, 16, 1.0)],
-        deltas: Vec::new(),
+        recurrences: Vec::new(),
         products: Vec::new(),
         experts: Vec::new(),
         gathered: gathered * ROWS * place.dp_ranks,

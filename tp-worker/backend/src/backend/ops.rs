@@ -6,9 +6,9 @@ use lockstep_types::{Activation, Dtype};
 
 use super::memory::NO_STATES;
 use crate::{
-    Attend, AttendLatent, AttentionShape, BackendError, BlockEnd, CountedKeys, DeltaOperands,
-    ExpertSpace, Experts, GatedDelta, LatentSpace, Linear, LogitScaling, Memory, Rows, WholeNorms,
-    composed,
+    Attend, AttendLatent, AttentionShape, BackendError, BlockEnd, ColumnGroups, CountedKeys,
+    DeltaOperands, ExpertSpace, Experts, GatedDelta, LatentSpace, Linear, LogitScaling, Mamba2,
+    Mamba2Operands, Memory, RmsNorm, Rows, ShortConvolution, WholeNorms, composed,
 };
 
 /// Operations of a transformer on one device, row by row and without its peers.
@@ -253,6 +253,87 @@ pub trait Ops: Memory {
         out: &mut Self::Tensor,
     ) -> Result<(), BackendError> {
         let _ = (states, layer, op, operands, inputs, out);
+        Err(BackendError::Unsupported(NO_STATES.into()))
+    }
+    /// All of a Mamba-2 block between its projections but its norm, as layer `layer` of `states`:
+    /// convolution, silu, the state space and the output's gates, as
+    /// [`lockstep_types::Mamba2Spec`] says. States and records are as in [`Self::gated_delta`].
+    ///
+    /// `out` is `[n, value_heads · value_dim]`.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] on devices that do not have the operation;
+    /// [`BackendError::OutOfMemory`] for working memory.
+    ///
+    /// # Panics
+    /// Panics if the batch names states, records or nodes that `states` does not have.
+    fn mamba2(
+        &mut self,
+        states: &mut Self::States,
+        layer: usize,
+        op: &Mamba2<'_, Self::Vector>,
+        operands: Mamba2Operands<'_, Self::Tensor>,
+        inputs: &Self::Inputs,
+        out: &mut Self::Tensor,
+    ) -> Result<(), BackendError> {
+        let _ = (states, layer, op, operands, inputs, out);
+        Err(BackendError::Unsupported(NO_STATES.into()))
+    }
+    /// `sums[i, g] = Σ x²` over this rank's columns of group `g` in row `i`, zero for a group that
+    /// has none here; `sums` is `[n, groups.count]`. The sum over ranks is that of whole groups.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] on devices that do not have the operation.
+    fn group_square_sums(
+        &mut self,
+        x: &Self::Tensor,
+        groups: &ColumnGroups,
+        sums: &mut Self::Tensor,
+    ) -> Result<(), BackendError> {
+        let _ = (x, groups, sums);
+        Err(BackendError::Unsupported(NO_STATES.into()))
+    }
+    /// `out = x / rms(x) · weight`, where the mean square is that of each group of columns. `sums`
+    /// are squares of whole groups, as [`Self::group_square_sums`] leaves them.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] on devices that do not have the operation.
+    fn group_norm(
+        &mut self,
+        x: &Self::Tensor,
+        groups: &ColumnGroups,
+        sums: &Self::Tensor,
+        norm: RmsNorm<'_, Self::Vector>,
+        out: &mut Self::Tensor,
+    ) -> Result<(), BackendError> {
+        let _ = (x, groups, sums, norm, out);
+        Err(BackendError::Unsupported(NO_STATES.into()))
+    }
+    /// All of a gated short convolution between its projections, as layer `layer` of `states`:
+    /// `out = c · (w * (b · x))`, as [`lockstep_types::ShortConvolutionSpec`] says. The columns
+    /// `b · x` are what states and records hold, which are as in [`Self::gated_delta`].
+    ///
+    /// `projected` is `[n, 3·channels]`: `b`, then `c`, then `x`. `space` and `out` are
+    /// `[n, channels]`. The content of `space` afterwards is unspecified.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] on devices that do not have the operation;
+    /// [`BackendError::OutOfMemory`] for working memory.
+    ///
+    /// # Panics
+    /// Panics if the batch names states, records or nodes that `states` does not have.
+    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
+    fn short_convolution(
+        &mut self,
+        states: &mut Self::States,
+        layer: usize,
+        op: &ShortConvolution<'_, Self::Vector>,
+        projected: &Self::Tensor,
+        space: &mut Self::Tensor,
+        inputs: &Self::Inputs,
+        out: &mut Self::Tensor,
+    ) -> Result<(), BackendError> {
+        let _ = (states, layer, op, projected, space, inputs, out);
         Err(BackendError::Unsupported(NO_STATES.into()))
     }
     /// Copies whole states, in all layers that share `states`, bit for bit: `(from, to)` in turn.

@@ -7,8 +7,12 @@
 mod attention;
 mod gated_delta;
 mod latent;
+mod mamba2;
+mod short_convolution;
 
-use lockstep_backend::{AttentionShape, Axis, Backend, BackendError, DeltaShape, LatentHeads};
+use lockstep_backend::{
+    AttentionShape, Axis, Backend, BackendError, ConvolutionShape, DeltaShape, LatentHeads,
+};
 use lockstep_types::{self as types, LayerSpec, ModelConfig};
 
 use super::{
@@ -17,12 +21,14 @@ use super::{
     cache::ModelCache,
     distinct::distinct,
     parts::{Convert, Form, Listed, Tensors},
-    recurrent::{delta_shape, delta_shapes},
+    recurrent::{convolution_shape, delta_shape, mamba_shape},
 };
 use crate::{CollectiveStep, Shard, Topology};
 use attention::{Attention, AttentionBuffers, AttentionVariants};
 use gated_delta::{GatedDelta, GatedDeltaBuffers};
 use latent::{LatentAttention, LatentBuffers, LatentVariants, latent_shapes};
+use mamba2::{Mamba2, Mamba2Buffers, Mamba2Sizes};
+use short_convolution::{ShortConvolution, ShortConvolutionBuffers};
 
 /// Returns the distinct attention shapes of a model's layers on one rank.
 pub(crate) fn attention_shapes(model: &ModelConfig, shard: &Shard) -> Vec<AttentionShape> {
@@ -37,8 +43,8 @@ pub(crate) fn latent_heads<'m>(
     mixers: impl Iterator<Item = &'m Mixer<Listed>>,
 ) -> Vec<LatentHeads> {
     distinct(mixers.filter_map(|mixer| match mixer {
-        Mixer::Attention(_) | Mixer::GatedDelta(_) => None,
         Mixer::LatentAttention(latent) => latent.heads(model),
+        _ => None,
     }))
 }
 
@@ -47,6 +53,8 @@ pub(crate) enum Mixer<F: Form> {
     Attention(Attention<F>),
     GatedDelta(GatedDelta<F>),
     LatentAttention(LatentAttention<F>),
+    Mamba2(Mamba2<F>),
+    ShortConvolution(ShortConvolution<F>),
 }
 
 /// Distinct sizes of a model's mixers on one rank, kind by kind. Layers of one size share
@@ -55,15 +63,29 @@ pub(crate) struct MixerVariants {
     attention: AttentionVariants,
     gated_delta: Vec<DeltaShape>,
     latent: LatentVariants,
+    mamba2: Vec<Mamba2Sizes>,
+    short: Vec<ConvolutionShape>,
 }
 
 impl MixerVariants {
     /// Lists the variants of the layers of `model` on the rank of `shard`.
     pub fn of(model: &ModelConfig, shard: &Shard) -> Self {
+        let mixers = || model.layers.iter().map(|layer| &layer.mixer);
         Self {
             attention: AttentionVariants::of(model, shard),
-            gated_delta: delta_shapes(model, shard),
+            gated_delta: distinct(mixers().filter_map(|mixer| match mixer {
+                types::Mixer::GatedDelta(spec) => Some(delta_shape(spec, shard)),
+                _ => None,
+            })),
             latent: LatentVariants::of(model, shard),
+            mamba2: distinct(mixers().filter_map(|mixer| match mixer {
+                types::Mixer::Mamba2(spec) => Some(Mamba2Sizes::of(spec, shard)),
+                _ => None,
+            })),
+            short: distinct(mixers().filter_map(|mixer| match mixer {
+                types::Mixer::ShortConvolution(spec) => Some(convolution_shape(spec, shard)),
+                _ => None,
+            })),
         }
     }
 }
@@ -72,10 +94,14 @@ impl MixerVariants {
 pub(crate) struct MixerBuffers<T> {
     /// Buffers for each of [`AttentionVariants::widths`].
     pub attention: Vec<AttentionBuffers<T>>,
-    /// Buffers for each of [`delta_shapes`].
+    /// Buffers for each of [`MixerVariants::gated_delta`].
     pub gated_delta: Vec<GatedDeltaBuffers<T>>,
     /// Buffers for each of [`LatentVariants::widths`].
     pub latent: Vec<LatentBuffers<T>>,
+    /// Buffers for each of [`MixerVariants::mamba2`].
+    pub mamba2: Vec<Mamba2Buffers<T>>,
+    /// Buffers for each of [`MixerVariants::short`].
+    pub short: Vec<ShortConvolutionBuffers<T>>,
 }
 
 impl<T> MixerBuffers<T> {
@@ -96,10 +122,18 @@ impl<T> MixerBuffers<T> {
         let gated_delta = deltas.collect::<Result<_, _>>()?;
         let latent = variants.latent.widths.iter();
         let latent = latent.map(|widths| LatentBuffers::new(device, *widths, tokens));
+        let latent = latent.collect::<Result<_, _>>()?;
+        let mamba2 = variants.mamba2.iter();
+        let mamba2 = mamba2.map(|sizes| Mamba2Buffers::new(device, *sizes, tokens));
+        let mamba2 = mamba2.collect::<Result<_, _>>()?;
+        let short = variants.short.iter();
+        let short = short.map(|shape| ShortConvolutionBuffers::new(device, *shape, tokens));
         Ok(Self {
             attention,
             gated_delta,
-            latent: latent.collect::<Result<_, _>>()?,
+            latent,
+            mamba2,
+            short: short.collect::<Result<_, _>>()?,
         })
     }
 
@@ -113,6 +147,12 @@ impl<T> MixerBuffers<T> {
         }
         for latent in &mut self.latent {
             latent.set_rows(backend, rows);
+        }
+        for mamba in &mut self.mamba2 {
+            mamba.set_rows(backend, rows);
+        }
+        for short in &mut self.short {
+            short.set_rows(backend, rows);
         }
     }
 }
@@ -131,6 +171,12 @@ impl Mixer<Listed> {
             types::Mixer::LatentAttention(spec) => {
                 Self::LatentAttention(LatentAttention::listed(place, spec, &variants.latent))
             }
+            types::Mixer::Mamba2(spec) => {
+                Self::Mamba2(Mamba2::listed(place, spec, &variants.mamba2))
+            }
+            types::Mixer::ShortConvolution(spec) => {
+                Self::ShortConvolution(ShortConvolution::listed(place, spec, &variants.short))
+            }
         }
     }
 
@@ -148,6 +194,10 @@ impl Mixer<Listed> {
             types::Mixer::LatentAttention(_) => {
                 LatentAttention::collectives(hidden, topology, axis)
             }
+            types::Mixer::Mamba2(spec) => Mamba2::collectives(spec, hidden, topology, axis),
+            types::Mixer::ShortConvolution(_) => {
+                ShortConvolution::collectives(hidden, topology, axis)
+            }
         }
     }
 
@@ -160,6 +210,8 @@ impl Mixer<Listed> {
                 let shape = LatentAttention::shape(spec, shard);
                 shape.heads * shape.value
             }
+            types::Mixer::Mamba2(spec) => mamba_shape(spec, shard).value_width(),
+            types::Mixer::ShortConvolution(spec) => convolution_shape(spec, shard).channels,
         }
     }
 }
@@ -171,6 +223,8 @@ impl<F: Form> Mixer<F> {
             Self::Attention(attention) => &attention.output,
             Self::GatedDelta(delta) => &delta.output,
             Self::LatentAttention(latent) => &latent.output,
+            Self::Mamba2(mamba) => &mamba.output,
+            Self::ShortConvolution(short) => &short.output,
         }
     }
 
@@ -180,6 +234,8 @@ impl<F: Form> Mixer<F> {
             Self::Attention(attention) => &buffers.attention[attention.buffers].attended,
             Self::GatedDelta(delta) => &buffers.gated_delta[delta.buffers].mixed,
             Self::LatentAttention(latent) => &buffers.latent[latent.buffers].attended,
+            Self::Mamba2(mamba) => &buffers.mamba2[mamba.buffers].mixed,
+            Self::ShortConvolution(short) => &buffers.short[short.buffers].mixed,
         }
     }
 }
@@ -192,6 +248,8 @@ impl<F: Form> Tensors<F> for Mixer<F> {
             Self::Attention(attention) => Mixer::Attention(attention.convert(to)?),
             Self::GatedDelta(delta) => Mixer::GatedDelta(delta.convert(to)?),
             Self::LatentAttention(latent) => Mixer::LatentAttention(latent.convert(to)?),
+            Self::Mamba2(mamba) => Mixer::Mamba2(mamba.convert(to)?),
+            Self::ShortConvolution(short) => Mixer::ShortConvolution(short.convert(to)?),
         })
     }
 }
@@ -224,6 +282,14 @@ impl<B: Backend> Mixer<B> {
             Self::LatentAttention(latent) => {
                 let buffers = &mut buffers.latent[latent.buffers];
                 latent.run(backend, context, input, buffers, cache, inputs)
+            }
+            Self::Mamba2(mamba) => {
+                let buffers = &mut buffers.mamba2[mamba.buffers];
+                mamba.run(backend, context, input, buffers, cache, inputs)
+            }
+            Self::ShortConvolution(short) => {
+                let buffers = &mut buffers.short[short.buffers];
+                short.run(backend, input, buffers, cache, inputs)
             }
         }
     }

@@ -95,7 +95,7 @@ impl<B: Backend> EagleHead<B> {
                 } = own.shape;
                 (1, latent + rotated, Some(latent))
             }
-            Mixer::GatedDelta(_) => {
+            Mixer::GatedDelta(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) => {
                 let message = "draft layers are no recurrent ones: they keep what is not accepted";
                 return Err(BackendError::Unsupported(message.into()));
             }

@@ -17,7 +17,7 @@ use crate::{
         cache::cache_shapes,
         expert_shapes, latent_heads,
         parts::{Listed, Tensors},
-        recurrent::{delta_shapes, state_shapes},
+        recurrent::{recurrences, state_shapes},
         rope_tables,
     },
     models::decoder::Decoder,
@@ -174,7 +174,7 @@ impl Part {
                 host: counter.host,
             },
             pass: PassShape {
-                deltas: delta_shapes(model, shard),
+                recurrences: recurrences(model, shard),
                 gathered: gathered * limits.logit_block_rows,
                 latent: latent_heads(model, listed.layers.iter().map(|layer| &layer.mixer)),
                 ..pass(
@@ -236,7 +236,7 @@ fn pass(
         tokens: limits.max_tokens,
         positions: limits.positions.next_multiple_of(limits.page_size.max(1)),
         attention,
-        deltas: Vec::new(),
+        recurrences: Vec::new(),
         latent: Vec::new(),
         products: all.chain([(limits.logit_block_rows, head)]).collect(),
         experts: experts.into_iter().map(|experts| (rows, experts)).collect(),

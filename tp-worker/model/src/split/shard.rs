@@ -87,16 +87,6 @@ impl Shard {
                 return Err(split("attention heads", heads, remedy));
             }
         }
-        for layer in model.gated_deltas() {
-            let heads = layer.key_heads;
-            if attention.size == 0 || !heads.is_multiple_of(attention.size) {
-                return Err(split(
-                    "key heads of recurrent layers",
-                    heads,
-                    divisors(heads),
-                ));
-            }
-        }
         let (ep_size, served) = (topology.experts.size, model.ep_sizes(world.size));
         if !served.contains(&ep_size) {
             return Err(ModelError::SplitExperts {

@@ -12,12 +12,12 @@ use lockstep_types::{
 
 use super::{F32_TOLERANCE, cases, cpu, max_error};
 use crate::driver::{Factory, Feed, logits};
-use crate::naive::{Naive, delta::Fault};
+use crate::naive::{Naive, recurrent::Fault};
 
 /// A fixture, the mechanism that is left out, and the way to leave it out.
 type Left = (&'static str, &'static str, fn(&mut ModelConfig));
 
-const FAULTS: [Left; 81] = [
+const FAULTS: [Left; 93] = [
     ("granite", "embedding's factor", |model| {
         model.multipliers.embedding = 1.0;
     }),
@@ -237,6 +237,54 @@ const FAULTS: [Left; 81] = [
     ("granite_moe", "softmax over the chosen experts", |model| {
         mixtures(model, |experts| experts.routing.renormalized = false);
     }),
+    ("granite_hybrid_moe", "layers without rotation", |model| {
+        each(model, |layer| layer.rope = RopeConfig::plain(10_000.0));
+    }),
+    ("granite_hybrid", "rotation", |model| {
+        each(model, |layer| layer.rope = RopeConfig::unrotated());
+    }),
+    ("granite_hybrid", "residual factor", |model| {
+        model.multipliers.residual = 1.0;
+    }),
+    ("granite_hybrid_moe", "shared expert", |model| {
+        mixtures(model, |experts| experts.shared = None);
+    }),
+    (
+        "granite_hybrid_moe",
+        "last of the chosen experts",
+        |model| {
+            mixtures(model, |experts| experts.active -= 1);
+        },
+    ),
+    ("granite_hybrid", "biases of projections", |model| {
+        for layer in &mut model.layers {
+            if let Mixer::Mamba2(mamba) = &mut layer.mixer {
+                mamba.bias = false;
+            }
+        }
+    }),
+    ("lfm2", "norms of heads", no_qk_norm),
+    ("lfm2_bias", "biases of projections", |model| {
+        for layer in &mut model.layers {
+            if let Mixer::ShortConvolution(short) = &mut layer.mixer {
+                short.bias = false;
+            }
+        }
+    }),
+    ("lfm2_moe", "correction of choices", |model| {
+        mixtures(model, |experts| experts.routing.corrected = false);
+    }),
+    ("lfm2_moe", "sum of weights", |model| {
+        mixtures(model, |experts| experts.routing.renormalized = false);
+    }),
+    ("lfm2_moe", "factor of weights", |model| {
+        mixtures(model, |experts| experts.routing.factor = 1.0);
+    }),
+    ("lfm2_moe", "weights by sigmoids", |model| {
+        mixtures(model, |experts| {
+            experts.routing.weights = RouterWeights::Softmax;
+        });
+    }),
     ("qwen3_5", "rotation of a quarter", |model| {
         each(model, |layer| layer.rope.rotated = None);
     }),
@@ -292,12 +340,13 @@ const FAULTS: [Left; 81] = [
     }),
 ];
 
-/// Mistakes inside of recurrent layers, and of output gates.
-const RECURRENT: [Fault; 10] = [
+/// Mistakes inside of layers of the gated delta rule, and of output gates.
+const DELTA: [Fault; 11] = [
     Fault::DecayAfter,
     Fault::FoundBeforeDecay,
     Fault::OutputBefore,
     Fault::OldestTap,
+    Fault::TapsReversed,
     Fault::QueryScale,
     Fault::KeyHeadModulo,
     Fault::GateBeforeNorm,
@@ -305,6 +354,49 @@ const RECURRENT: [Fault; 10] = [
     Fault::NormOffset,
     Fault::OutputGates,
 ];
+
+/// Mistakes inside of layers of Mamba-2.
+const MAMBA2: [Fault; 10] = [
+    Fault::DecayAfter,
+    Fault::OutputBefore,
+    Fault::OldestTap,
+    Fault::TapsReversed,
+    Fault::Activation,
+    Fault::NormBeforeGate,
+    Fault::KeysAndQueries,
+    Fault::Skip,
+    Fault::StepBias,
+    Fault::UpdateWithoutStep,
+];
+
+/// Mistakes that show where heads are in several groups.
+const GROUPS: [Fault; 2] = [Fault::OneGroup, Fault::GroupModulo];
+
+/// Mistakes inside of short convolutions.
+const SHORT: [Fault; 4] = [
+    Fault::OldestTap,
+    Fault::TapsReversed,
+    Fault::Activation,
+    Fault::PartsSwapped,
+];
+
+/// Returns the mistakes that a model's recurrent layers can have.
+fn mistakes(model: &ModelConfig) -> Vec<Fault> {
+    let recurrent = model.layers.iter().find(|layer| layer.has_state());
+    match recurrent.map(|layer| &layer.mixer) {
+        Some(Mixer::GatedDelta(_)) => DELTA.to_vec(),
+        Some(Mixer::Mamba2(mamba)) => {
+            let groups = GROUPS.into_iter().filter(|_| mamba.groups > 1);
+            let bias = mamba.convolution_bias.then_some(Fault::ConvolutionBias);
+            MAMBA2.into_iter().chain(groups).chain(bias).collect()
+        }
+        Some(Mixer::ShortConvolution(short)) => {
+            let bias = short.bias.then_some(Fault::ConvolutionBias);
+            SHORT.into_iter().chain(bias).collect()
+        }
+        _ => Vec::new(),
+    }
+}
 
 /// Lets layers with windows see `by` positions more.
 fn widen(model: &mut ModelConfig, by: isize) {
@@ -410,7 +502,7 @@ fn a_mistake_in_recurrent_layers_shows() {
             continue;
         }
         let prompt = &case.golden.prompts[1];
-        for fault in RECURRENT {
+        for fault in mistakes(&case.model) {
             let factory: Factory<Naive> = Arc::new(move |collective| {
                 let mut naive = Naive::new(collective);
                 naive.fault = Some(fault);

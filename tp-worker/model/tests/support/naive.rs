@@ -4,22 +4,28 @@
 #[path = "naive/arithmetic.rs"]
 mod arithmetic;
 #[path = "naive/delta.rs"]
-pub mod delta;
+mod delta;
 #[path = "naive/exchange.rs"]
 mod exchange;
+#[path = "naive/experts.rs"]
+mod experts;
 #[path = "naive/latent.rs"]
 mod latent;
+#[path = "naive/mamba2.rs"]
+mod mamba2;
 #[path = "naive/memory.rs"]
 mod memory;
+#[path = "naive/recurrent.rs"]
+pub mod recurrent;
 
 use std::{collections::BTreeSet, ops::Range};
 
-use arithmetic::{activated, chosen, dot, gated, layer_normed, normed, seen};
+use arithmetic::{activated, dot, layer_normed, normed, seen};
 use lockstep_backend::{
-    AttendLatent, AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeltaOperands,
-    Exchange, ExpertSpace, Experts, GatedDelta, Groups, Holds, KvShape, LatentSpace, Linear,
-    LogitScaling, Norm, Ops, PassKey, PassRecords, Passes, RopeTable, Row, RowState, Rows,
-    StateKeep, WholeNorms,
+    AttendLatent, AttentionShape, Axis, BackendError, Batch, BlockEnd, ColumnGroups, CountedKeys,
+    DeltaOperands, Exchange, ExpertSpace, Experts, GatedDelta, Groups, Holds, KvShape, LatentSpace,
+    Linear, LogitScaling, Mamba2, Mamba2Operands, Norm, Ops, PassKey, PassRecords, Passes, RmsNorm,
+    RopeTable, Row, RowState, Rows, ShortConvolution, StateKeep, WholeNorms,
 };
 use lockstep_model::{CollectiveKind, CollectiveStep, CountedRows};
 use lockstep_types::Activation;
@@ -38,7 +44,9 @@ pub struct Naive {
     /// True if the device fails at the end of each pass.
     pub failing: bool,
     /// Mistake of operations; `None` if there is none.
-    pub fault: Option<delta::Fault>,
+    pub fault: Option<recurrent::Fault>,
+    /// Gates of the last Mamba-2 block's tokens, where its fault is to apply them behind the norm.
+    late: Vec<Vec<f32>>,
 }
 
 /// `[rows, width]`, row-major.
@@ -113,6 +121,7 @@ impl Naive {
             activated: 0,
             failing: false,
             fault: None,
+            late: Vec::new(),
         }
     }
 }
@@ -403,45 +412,8 @@ impl Ops for Naive {
         space: ExpertSpace<'_, Tensor>,
         out: &mut Tensor,
     ) -> Result<(), BackendError> {
-        let choices = x.rows * w.taken();
-        let held = w.held();
-        assert_eq!((x.rows, w.scored), (scores.rows, scores.width));
-        for sums in [&*scores, &*space.gate_up, &*space.products, &*out] {
-            sums.holds(SUM);
-        }
-        x.holds(OPERAND);
-        space.activated.holds(OPERAND);
-        for space in [space.gate_up, space.activated, space.products] {
-            assert_eq!(space.rows, choices);
-        }
         self.activated += x.rows;
-        for row in 0..x.rows {
-            out.row_mut(row).fill(0.0);
-            let correction = w.correction.map(Vec::as_slice);
-            let chosen = chosen(scores.row(row), w.active, w.routing, correction);
-            let here = chosen.into_iter().filter_map(|(expert, weight)| {
-                let expert = expert.checked_sub(w.first)?;
-                (expert < held).then_some((expert, weight))
-            });
-            let shared = (held..w.gate_up.len()).map(|expert| (expert, 1.0));
-            for (expert, weight) in here.chain(shared) {
-                let (gate_up, down) = (&w.gate_up[expert], &w.down[expert]);
-                let m = down.width;
-                let bias = |biases: Option<&Vec<f32>>, matrix: &Tensor, row| {
-                    biases.map_or(0.0, |biases| biases[expert * matrix.rows + row])
-                };
-                let product = |column| {
-                    let product = dot(x.row(row), gate_up.row(column));
-                    product + bias(w.gate_up_bias, gate_up, column)
-                };
-                let columns = (0..m).map(|i| gated(w.gate, product(i), product(m + i)));
-                let columns: Vec<f32> = columns.collect();
-                for (i, sum) in out.row_mut(row).iter_mut().enumerate() {
-                    let product = dot(&columns, down.row(i));
-                    *sum += weight * (product + bias(w.down_bias, down, i));
-                }
-            }
-        }
+        experts::run(x, scores, w, space, out);
         Ok(())
     }
     fn gather_rows(&mut self, x: &Tensor, rows: Rows<'_, Inputs>, out: &mut Tensor) {
@@ -496,7 +468,7 @@ impl Ops for Naive {
         assert!([1, out.width].contains(&gate.width));
         gate.holds(SUM);
         out.holds(OPERAND);
-        let left_out = self.fault == Some(delta::Fault::OutputGates);
+        let left_out = self.fault == Some(recurrent::Fault::OutputGates);
         for row in (0..out.rows).filter(|_| !left_out) {
             let gate = gate.row(row).iter().cycle();
             let values = out.row_mut(row).iter_mut().zip(gate);
@@ -506,7 +478,7 @@ impl Ops for Naive {
     }
     fn gated_delta(
         &mut self,
-        states: &mut delta::States,
+        states: &mut recurrent::States,
         layer: usize,
         op: &GatedDelta<'_, Vec<f32>>,
         operands: DeltaOperands<'_, Tensor>,
@@ -516,9 +488,56 @@ impl Ops for Naive {
         delta::run(self.fault, states, layer, op, &operands, inputs, out);
         Ok(())
     }
+    fn mamba2(
+        &mut self,
+        states: &mut recurrent::States,
+        layer: usize,
+        op: &Mamba2<'_, Vec<f32>>,
+        operands: Mamba2Operands<'_, Tensor>,
+        inputs: &Inputs,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        self.late = mamba2::run(self.fault, states, layer, op, &operands, inputs, out);
+        Ok(())
+    }
+    fn group_square_sums(
+        &mut self,
+        x: &Tensor,
+        groups: &ColumnGroups,
+        sums: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        mamba2::group_square_sums(x, groups, sums);
+        Ok(())
+    }
+    fn group_norm(
+        &mut self,
+        x: &Tensor,
+        groups: &ColumnGroups,
+        sums: &Tensor,
+        norm: RmsNorm<'_, Vec<f32>>,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        mamba2::group_norm(self.fault, x, groups, sums, norm, out);
+        mamba2::gate_late(&self.late, out);
+        Ok(())
+    }
+    fn short_convolution(
+        &mut self,
+        states: &mut recurrent::States,
+        layer: usize,
+        op: &ShortConvolution<'_, Vec<f32>>,
+        projected: &Tensor,
+        space: &mut Tensor,
+        inputs: &Inputs,
+        out: &mut Tensor,
+    ) -> Result<(), BackendError> {
+        let read = [projected, &*space];
+        mamba2::short_convolution(self.fault, states, layer, op, read, inputs, out);
+        Ok(())
+    }
     fn copy_states(
         &mut self,
-        states: &mut delta::States,
+        states: &mut recurrent::States,
         moves: &[(u32, u32)],
     ) -> Result<(), BackendError> {
         states.copy(moves);

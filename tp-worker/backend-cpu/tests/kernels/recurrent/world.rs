@@ -1,10 +1,10 @@
 //! A recurrent layer with random weights, and rows that are made by hand.
 
 use lockstep_backend::{
-    Batch, DeltaOperands, DeltaShape, GatedDelta, Holds, Memory as _, Ops as _, Row, RowState,
-    Span, StateKeep, StatesShape,
+    Batch, DeltaOperands, GatedDelta, Holds, Mamba2, Mamba2Operands, Memory as _, Ops as _,
+    Recurrence, Row, RowState, ShortConvolution, Span, StateKeep, StatesShape,
 };
-use lockstep_backend_cpu::{CpuBackend, CpuStates, Isa};
+use lockstep_backend_cpu::{CpuBackend, CpuStates, CpuTensor, CpuVector, Isa};
 use lockstep_types::{Dtype, StateLimits};
 
 use crate::machine::{Values, backend, staged, tensor};
@@ -14,16 +14,20 @@ const LAYER: usize = 1;
 
 /// Weights, and what each token of a vocabulary brings.
 pub struct Data {
-    pub shape: DeltaShape,
+    pub rule: Recurrence,
     /// `[taps·channels]`
     pub convolution: Vec<f32>,
+    /// Biases of the convolution, which the delta rule has none of.
+    pub bias: Vec<f32>,
     pub a_log: Vec<f32>,
     pub dt_bias: Vec<f32>,
     pub norm: Vec<f32>,
     pub eps: f32,
-    /// Columns of each token: queries, keys, values, gates.
+    /// Factors of values in outputs, which Mamba-2 alone has.
+    pub skip: Vec<f32>,
+    /// Columns of each token: queries, keys, values, gates; or the three parts of a convolution.
     pub projected: Vec<Vec<f32>>,
-    /// Strengths and decays of each token.
+    /// Strengths and decays of each token, or its steps.
     pub gates: Vec<Vec<f32>>,
 }
 
@@ -110,31 +114,40 @@ impl World {
     pub fn new(
         isa: Isa,
         threads: usize,
-        shape: DeltaShape,
+        rule: Recurrence,
         limits: StateLimits,
         vocab: usize,
     ) -> Self {
-        let mut values = Values::new(7 + shape.value_dim as u64);
+        let channels = rule.convolution().channels;
+        let taps = rule.convolution().taps;
+        let mut values = Values::new(7 + channels as u64);
         let mut floats = |len: usize, scale: f32, shift: f32| -> Vec<f32> {
             let all = values.floats(len).into_iter();
             all.map(|x| scale * x + shift).collect()
         };
-        let (channels, heads) = (shape.channels(), shape.value_heads);
-        let width = channels + shape.value_width();
+        let heads = rule.heads().map_or(0, |heads| heads.value_heads);
+        let norms = rule.heads().map_or(0, |heads| heads.value_dim);
+        let (width, gates) = match rule {
+            Recurrence::Delta(heads) => (channels + heads.value_width(), 2 * heads.value_heads),
+            Recurrence::Mamba2(heads) => (channels + heads.value_width(), heads.value_heads),
+            Recurrence::Convolution(_) => (3 * channels, 1),
+        };
         let data = Data {
-            shape,
-            convolution: floats(shape.taps * channels, 0.8, 0.0),
+            rule,
+            convolution: floats(taps * channels, 0.8, 0.0),
+            bias: floats(channels, 0.5, 0.0),
             a_log: floats(heads, 2.0, -1.0),
             dt_bias: floats(heads, 2.0, -2.0),
-            norm: floats(shape.value_dim, 0.3, 1.0),
+            norm: floats(norms, 0.3, 1.0),
             eps: 1e-6,
+            skip: floats(heads, 1.0, 0.0),
             projected: (0..vocab).map(|_| floats(width, 2.0, 0.0)).collect(),
-            gates: (0..vocab).map(|_| floats(2 * heads, 2.0, 0.0)).collect(),
+            gates: (0..vocab).map(|_| floats(gates, 2.0, 0.0)).collect(),
         };
         let mut backend = backend(isa, Dtype::Float32, threads);
         let states = StatesShape {
             layers: 2,
-            delta: shape,
+            recurrence: rule,
             limits,
         };
         Self {
@@ -197,43 +210,86 @@ impl World {
 
     fn op(&mut self, batch: &Batch<'_>, tokens: &[usize]) -> Vec<Vec<f32>> {
         let (data, backend) = (&self.data, &mut self.backend);
-        let shape = data.shape;
         let inputs = staged(backend, batch, tokens.len());
-        let all = |rows: &[Vec<f32>]| -> Vec<f32> {
-            tokens
-                .iter()
-                .flat_map(|token| rows[*token].clone())
-                .collect()
+        let mut rows = |rows: &[Vec<f32>]| {
+            let all = tokens.iter().flat_map(|token| rows[*token].clone());
+            tensor(backend, &all.collect::<Vec<_>>(), rows[0].len())
         };
-        let width = shape.channels() + shape.value_width();
-        let projected = tensor(backend, &all(&data.projected), width);
-        let mut gates = tensor(backend, &all(&data.gates), 2 * shape.value_heads);
-        let zeros = vec![f32::NAN; tokens.len() * shape.channels()];
-        let mut space = tensor(backend, &zeros, shape.channels());
-        let mut out = backend
-            .tensor(tokens.len(), shape.value_width(), Holds::Operand)
-            .unwrap();
-        let vectors = [&data.convolution, &data.a_log, &data.dt_bias, &data.norm];
-        let [convolution, a_log, dt_bias, norm] =
-            vectors.map(|values| backend.load_vector(values).unwrap());
-        let op = GatedDelta {
-            shape,
-            convolution: &convolution,
-            a_log: &a_log,
-            dt_bias: &dt_bias,
-            norm: &norm,
-            eps: data.eps,
-        };
-        let operands = DeltaOperands {
-            projected: &projected,
-            gates: &mut gates,
-            space: &mut space,
-        };
+        let (projected, mut gates) = (rows(&data.projected), rows(&data.gates));
+        let channels = data.rule.convolution().channels;
+        let garbage = vec![f32::NAN; tokens.len() * channels];
+        let mut space = tensor(backend, &garbage, channels);
+        let width = data
+            .rule
+            .heads()
+            .map_or(channels, |heads| heads.value_width());
+        let mut out = backend.tensor(tokens.len(), width, Holds::Sum).unwrap();
         let states = &mut self.states;
-        backend
-            .gated_delta(states, LAYER, &op, operands, &inputs, &mut out)
-            .unwrap();
-        let rows = out.values().chunks(shape.value_width());
+        run(
+            data, backend, states, &projected, &mut gates, &mut space, &inputs, &mut out,
+        );
+        let rows = out.values().chunks(width);
         rows.map(<[f32]>::to_vec).collect()
     }
+}
+
+/// Runs the operation of the layer's rule.
+#[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
+fn run(
+    data: &Data,
+    backend: &mut CpuBackend,
+    states: &mut CpuStates,
+    projected: &CpuTensor,
+    gates: &mut CpuTensor,
+    space: &mut CpuTensor,
+    inputs: &<CpuBackend as lockstep_backend::Memory>::Inputs,
+    out: &mut CpuTensor,
+) {
+    let mut vector = |values: &[f32]| -> CpuVector { backend.load_vector(values).unwrap() };
+    let (convolution, bias) = (vector(&data.convolution), vector(&data.bias));
+    let [a_log, dt_bias, norm, skip] =
+        [&data.a_log, &data.dt_bias, &data.norm, &data.skip].map(|values| vector(values));
+    let ran = match data.rule {
+        Recurrence::Delta(shape) => {
+            let op = GatedDelta {
+                shape,
+                convolution: &convolution,
+                a_log: &a_log,
+                dt_bias: &dt_bias,
+                norm: &norm,
+                eps: data.eps,
+            };
+            let operands = DeltaOperands {
+                projected,
+                gates,
+                space,
+            };
+            backend.gated_delta(states, LAYER, &op, operands, inputs, out)
+        }
+        Recurrence::Mamba2(shape) => {
+            let op = Mamba2 {
+                shape,
+                convolution: &convolution,
+                convolution_bias: Some(&bias),
+                a_log: &a_log,
+                dt_bias: &dt_bias,
+                skip: &skip,
+            };
+            let operands = Mamba2Operands {
+                projected,
+                steps: gates,
+                space,
+            };
+            backend.mamba2(states, LAYER, &op, operands, inputs, out)
+        }
+        Recurrence::Convolution(shape) => {
+            let op = ShortConvolution {
+                shape,
+                convolution: &convolution,
+                bias: Some(&bias),
+            };
+            backend.short_convolution(states, LAYER, &op, projected, space, inputs, out)
+        }
+    };
+    ran.unwrap();
 }

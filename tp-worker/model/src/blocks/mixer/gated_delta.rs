@@ -16,8 +16,8 @@ use crate::{
         cache::ModelCache,
         distinct::place_of,
         linear::Fused,
-        parts::{Convert, Form, Listed, TensorRows, Tensors, VectorPart},
-        recurrent::{StatePlace, delta_shape},
+        parts::{Convert, Form, Listed, Tensors, VectorPart},
+        recurrent::{StatePlace, convolution_part, delta_shape, moved, scaled},
     },
     split::topology::attention_axis,
 };
@@ -187,27 +187,12 @@ impl GatedDelta<Listed> {
         };
         let [inputs, gates] = taken.projections(place);
         let of_heads = |name: &str| VectorPart::part(place.name(name), value_heads, taken.values());
-        let channels = spec.channels(1);
-        // The checkpoint has the taps of each channel in turn; the device all first taps first.
-        let tap = |tap: usize| {
-            let of_tap = move |own: &Range<usize>| own.start * taps + tap..own.end * taps;
-            let own: Vec<_> = taken.channels().iter().map(of_tap).collect();
-            own
-        };
-        let convolution = VectorPart {
-            tensors: vec![TensorRows {
-                step: taps,
-                ..TensorRows::of(
-                    format!("{}.weight", place.name(&names.convolution)),
-                    channels * taps,
-                    (0..taps).flat_map(tap).collect(),
-                )
-            }],
-            plus_one: false,
-            stack: channels,
-            ones: 0,
-            over: 1.0,
-        };
+        let convolution = convolution_part(
+            &place.name(&names.convolution),
+            spec.channels(1),
+            taps,
+            &taken.channels(),
+        );
         let norm = place.name(&names.norm);
         let whole = Range {
             start: 0,
@@ -251,14 +236,6 @@ fn heads(spec: &GatedDeltaSpec, shard: &Shard) -> Range<usize> {
     let Place { rank, size } = shard.topology.attention;
     let each = spec.key_heads / size;
     rank * each..(rank + 1) * each
-}
-
-fn scaled(range: &Range<usize>, by: usize) -> Range<usize> {
-    range.start * by..range.end * by
-}
-
-fn moved(range: &Range<usize>, by: usize) -> Range<usize> {
-    range.start + by..range.end + by
 }
 
 impl<F: Form> Tensors<F> for GatedDelta<F> {

@@ -26,7 +26,7 @@ impl Memory for Naive {
     type Tensor = Tensor;
     type Rope = RopeTable;
     type KvCache = Cache;
-    type States = super::delta::States;
+    type States = super::recurrent::States;
     type Inputs = Inputs;
     fn describe(&self, _: WeightFormat) -> String {
         "naive".to_owned()
@@ -86,8 +86,8 @@ impl Memory for Naive {
             values: vec![vec![f32::NAN; cells]; shape.layers],
         })
     }
-    fn states(&mut self, shape: &StatesShape) -> Result<super::delta::States, BackendError> {
-        Ok(super::delta::States::new(shape))
+    fn states(&mut self, shape: &StatesShape) -> Result<super::recurrent::States, BackendError> {
+        Ok(super::recurrent::States::new(shape))
     }
     fn inputs(&mut self, _: &InputLimits) -> Result<Inputs, BackendError> {
         Ok(Inputs::default())

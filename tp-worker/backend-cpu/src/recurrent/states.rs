@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{BackendError, DeltaShape, RowState, StatesShape, states_misfit};
+use lockstep_backend::{
+    BackendError, ConvolutionShape, DeltaShape, Recurrence, RowState, StatesShape, states_misfit,
+};
 use lockstep_types::StateLimits;
 
 use crate::inputs::CpuInputs;
@@ -38,7 +40,10 @@ pub(super) fn tile_width(shape: &DeltaShape) -> usize {
 
 /// States and records of one layer, for threads that each write parts of their own.
 pub(super) struct Places<'a> {
-    pub shape: DeltaShape,
+    rule: Recurrence,
+    /// Heads of matrices; none in a convolution alone.
+    pub heads: DeltaShape,
+    pub convolution: ConvolutionShape,
     nodes: usize,
     pub matrices: Shared<'a, f32>,
     pub columns: Shared<'a, f32>,
@@ -66,33 +71,36 @@ impl CpuStates {
     pub(crate) fn new(shape: &StatesShape) -> Result<Self, BackendError> {
         let StatesShape {
             layers,
-            delta,
+            recurrence,
             limits,
         } = *shape;
         let unit = lockstep_types::GatedDeltaSpec::UNIT;
-        if !delta.key_dim.is_multiple_of(unit) || !delta.value_dim.is_multiple_of(unit) {
+        let odd = |heads: &&DeltaShape| {
+            !heads.key_dim.is_multiple_of(unit) || !heads.value_dim.is_multiple_of(unit)
+        };
+        if let Some(heads) = recurrence.heads().filter(odd) {
             return Err(BackendError::Unsupported(format!(
                 "heads of recurrent layers are {} and {} wide; use a model whose heads are \
                  multiples of {unit} wide",
-                delta.key_dim, delta.value_dim
+                heads.key_dim, heads.value_dim
             )));
         }
         let room = |count: usize, each: usize, what| {
             let len = layers.saturating_mul(count).saturating_mul(each);
             Buffer::zeroed(len, what)
         };
-        let matrices = delta.matrices();
+        let matrices = recurrence.matrices();
         Ok(Self {
             shape: *shape,
             matrices: room(limits.states, matrices, "states of recurrent layers")?,
             columns: room(
                 limits.states,
-                delta.state() - matrices,
+                recurrence.state() - matrices,
                 "states of recurrent layers",
             )?,
             records: room(
                 limits.node_records(),
-                delta.record(),
+                recurrence.record(),
                 "records of recurrent layers",
             )?,
             checked: 0,
@@ -107,9 +115,13 @@ impl CpuStates {
     /// Returns the bits of a state in all layers: matrices, then columns.
     #[cfg(feature = "state-probe")]
     pub(crate) fn bits(&self, state: u32) -> Vec<u32> {
-        let StatesShape { delta, limits, .. } = self.shape;
-        let widths = [delta.matrices(), delta.state() - delta.matrices()];
+        let StatesShape {
+            recurrence, limits, ..
+        } = self.shape;
+        let matrices = recurrence.matrices();
+        let widths = [matrices, recurrence.state() - matrices];
         let parts = [&self.matrices, &self.columns].into_iter().zip(widths);
+        let parts = parts.filter(|(_, width)| *width > 0);
         let of_layers = parts.flat_map(|(buffer, width)| {
             let states = buffer.chunks_exact(width).skip(state as usize);
             states.step_by(limits.states).flatten()
@@ -117,9 +129,12 @@ impl CpuStates {
         of_layers.map(|value| value.to_bits()).collect()
     }
 
-    /// Panics unless the layers have heads of `shape` and all that the staged batch names.
-    pub(super) fn expect(&mut self, shape: &DeltaShape, inputs: &CpuInputs) {
-        assert!(*shape == self.shape.delta, "states have the layer's heads");
+    /// Panics unless the layers go on by `rule` and have all that the staged batch names.
+    pub(super) fn expect(&mut self, rule: &Recurrence, inputs: &CpuInputs) {
+        assert!(
+            *rule == self.shape.recurrence,
+            "states have the layer's rule"
+        );
         if self.checked == inputs.pass {
             return;
         }
@@ -136,21 +151,31 @@ impl CpuStates {
 
     /// Returns the states and records of layer `layer`.
     pub(super) fn of_layer(&mut self, layer: usize) -> Places<'_> {
-        let StatesShape { delta, limits, .. } = self.shape;
+        let StatesShape {
+            recurrence, limits, ..
+        } = self.shape;
         let part = |buffer: &mut Buffer<f32>, each: usize| -> Range<usize> {
             debug_assert!(each * (layer + 1) <= buffer.len());
             each * layer..each * (layer + 1)
         };
-        let matrices = limits.states * delta.matrices();
-        let columns = limits.states * (delta.state() - delta.matrices());
-        let records = limits.node_records() * delta.record();
+        let [matrices, columns] = parts(&recurrence).map(|each| limits.states * each);
+        let records = limits.node_records() * recurrence.record();
         let [matrices, columns, records] = [
             part(&mut self.matrices, matrices),
             part(&mut self.columns, columns),
             part(&mut self.records, records),
         ];
+        let none = DeltaShape {
+            key_heads: 0,
+            value_heads: 0,
+            key_dim: 0,
+            value_dim: 0,
+            taps: recurrence.convolution().taps,
+        };
         Places {
-            shape: delta,
+            rule: recurrence,
+            heads: recurrence.heads().copied().unwrap_or(none),
+            convolution: recurrence.convolution(),
             nodes: limits.nodes,
             matrices: Shared::new(&mut self.matrices[matrices]),
             columns: Shared::new(&mut self.columns[columns]),
@@ -165,11 +190,10 @@ impl CpuStates {
     pub(crate) fn copy(&mut self, pool: &mut Pool, moves: &[(u32, u32)]) {
         let StatesShape {
             layers,
-            delta,
+            recurrence,
             limits,
         } = self.shape;
-        let count = limits.states;
-        let widths = [delta.matrices(), delta.state() - delta.matrices()];
+        let (count, widths) = (limits.states, parts(&recurrence));
         let all = [&mut self.matrices, &mut self.columns];
         for (buffer, width) in all.into_iter().zip(widths) {
             if layers * count == 0 {
@@ -190,29 +214,35 @@ impl CpuStates {
     }
 }
 
+/// Elements of the matrices of one state in one layer, and of its columns.
+fn parts(rule: &Recurrence) -> [usize; 2] {
+    [rule.matrices(), rule.state() - rule.matrices()]
+}
+
 impl Places<'_> {
     /// Returns the place of tile `tile` of a head in a state.
     pub(super) fn tile(&self, state: u32, head: usize, tile: usize) -> Range<usize> {
-        let (dim, width) = (self.shape.key_dim, tile_width(&self.shape));
-        let of_head = head * dim * self.shape.value_dim + tile * dim * width;
-        let start = state as usize * self.shape.matrices() + of_head;
+        let (dim, width) = (self.heads.key_dim, tile_width(&self.heads));
+        let of_head = head * dim * self.heads.value_dim + tile * dim * width;
+        let start = state as usize * self.heads.matrices() + of_head;
         start..start + dim * width
     }
 
     /// Returns the place of a state's columns of the convolution.
     pub(super) fn columns(&self, state: u32) -> Range<usize> {
-        let len = self.shape.channels() * (self.shape.taps - 1);
+        let ConvolutionShape { channels, taps } = self.convolution;
+        let len = channels * (taps - 1);
         state as usize * len..(state as usize + 1) * len
     }
 
     /// Returns the place of the record of node `node` in half `side` of a row's records.
     pub(super) fn record(&self, row: &RowState, side: u32, node: u32) -> Record {
         let places = row.records as usize * StateLimits::SIDES + side as usize;
-        let start = (places * self.nodes + node as usize) * self.shape.record();
-        let keys = start..start + self.shape.key_width();
-        let updates = keys.end..keys.end + self.shape.value_width();
-        let decays = updates.end..updates.end + self.shape.value_heads;
-        let column = decays.end..decays.end + self.shape.channels();
+        let start = (places * self.nodes + node as usize) * self.rule.record();
+        let keys = start..start + self.heads.key_width();
+        let updates = keys.end..keys.end + self.heads.value_width();
+        let decays = updates.end..updates.end + self.heads.value_heads;
+        let column = decays.end..decays.end + self.convolution.channels;
         Record {
             keys,
             updates,

@@ -41,7 +41,23 @@ multiversion! {
 }
 
 multiversion! {
-    /// `S ← decay · S + key updateᵀ` in a tile of 32 columns, with the bits of [`step_32`].
+    /// `S ← decay · S + key valueᵀ`, `out += Sᵀ query`, in a tile of 32 columns. There is no
+    /// strength.
+    pub(super) fn scan_32(tile: &mut [f32], token: Token<'_>, out: &mut [f32]) {
+        scan::<2>(tile, token, out);
+    }
+}
+
+multiversion! {
+    /// [`scan_32`] in a tile of 16 columns.
+    pub(super) fn scan_16(tile: &mut [f32], token: Token<'_>, out: &mut [f32]) {
+        scan::<1>(tile, token, out);
+    }
+}
+
+multiversion! {
+    /// `S ← decay · S + key updateᵀ` in a tile of 32 columns, with the bits of [`step_32`] and
+    /// of [`scan_32`].
     pub(super) fn replay_32(tile: &mut [f32], key: &[f32], decay: f32, update: &[f32]) {
         replay::<2>(tile, key, decay, update);
     }
@@ -87,6 +103,43 @@ fn step<const N: usize>(tile: &mut [f32], token: Token<'_>, update: &mut [f32], 
         updates[part] = std::array::from_fn(|at| strength * (values[at] - found[at]));
         update[part * LANES..][..LANES].copy_from_slice(&updates[part]);
     }
+    let sums = moved_on(tile, key, query, decay, &updates);
+    for part in 0..N {
+        out[part * LANES..][..LANES].copy_from_slice(&folded(&sums[part]));
+    }
+}
+
+#[inline(always)]
+fn scan<const N: usize>(tile: &mut [f32], token: Token<'_>, out: &mut [f32]) {
+    let Token {
+        query,
+        key,
+        value,
+        decay,
+        ..
+    } = token;
+    let (tile, _) = tile.as_chunks_mut::<LANES>();
+    let mut updates = [[0.0f32; LANES]; N];
+    for (part, update) in updates.iter_mut().enumerate() {
+        update.copy_from_slice(&value[part * LANES..][..LANES]);
+    }
+    let sums = moved_on(tile, key, query, decay, &updates);
+    for part in 0..N {
+        let found = folded(&sums[part]);
+        let out = out[part * LANES..][..LANES].iter_mut();
+        out.zip(found).for_each(|(out, found)| *out += found);
+    }
+}
+
+/// Decays a tile, adds an update, and returns partial sums of the product with `query`.
+#[inline(always)]
+fn moved_on<const N: usize>(
+    tile: &mut [Lanes],
+    key: &[f32],
+    query: &[f32],
+    decay: f32,
+    updates: &[Lanes; N],
+) -> [[Lanes; SUMS]; N] {
     let mut sums = [[[0.0f32; LANES]; SUMS]; N];
     let inputs = key.chunks_exact(SUMS).zip(query.chunks_exact(SUMS));
     for (rows, (keys, queries)) in tile.chunks_exact_mut(SUMS * N).zip(inputs) {
@@ -99,9 +152,7 @@ fn step<const N: usize>(tile: &mut [f32], token: Token<'_>, update: &mut [f32], 
             }
         }
     }
-    for part in 0..N {
-        out[part * LANES..][..LANES].copy_from_slice(&folded(&sums[part]));
-    }
+    sums
 }
 
 #[inline(always)]

@@ -2,9 +2,10 @@
 
 use lockstep_backend::{DeltaShape, Row, RowState, StateKeep};
 
-use super::finish::columns;
+use super::columns::commit;
+use super::convolution::Columns;
 use super::states::{Places, tile_width};
-use super::step::{Token, replay_16, replay_32, step_16, step_32};
+use super::step::{Token, replay_16, replay_32, scan_16, scan_32, step_16, step_32};
 use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::partition::Shared;
@@ -15,18 +16,30 @@ const LONG: usize = 4;
 /// Columns of the widest tile.
 const WIDEST: usize = 32;
 
-/// Runs all rows. `gates` are strengths and decays, and `space` queries, keys and values; `tiles`
-/// are space for a tile of each thread.
+/// Change of a matrix by a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// The gated delta rule, whose updates depend on the matrix.
+    Delta,
+    /// Mamba-2's, whose updates stand where the delta rule has values.
+    Mamba2,
+}
+
+/// Runs all rows. `gates` are strengths and decays, or decays alone; `space` are queries, keys, and
+/// values or updates; `tiles` are space for a tile of each thread. Mamba-2's output is added to
+/// `out`.
+#[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
 pub(super) fn run(
     pool: &mut Pool,
     isa: Isa,
     places: &Places<'_>,
+    rule: Rule,
     [projected, gates, space]: [&[f32]; 3],
     tiles: &mut [f32],
     out: &mut [f32],
     inputs: &CpuInputs,
 ) {
-    let (shape, width) = (places.shape, tile_width(&places.shape));
+    let (shape, width) = (places.heads, tile_width(&places.heads));
     let in_head = shape.value_dim / width;
     let long = inputs.tokens.len() >= LONG * inputs.rows.len();
     let (parts, each) = if long { (in_head, 1) } else { (1, in_head) };
@@ -34,17 +47,22 @@ pub(super) fn run(
     let room = shape.key_dim * width;
     let (tiles, out) = (Shared::new(tiles), Shared::new(out));
     let rows = inputs.rows.len();
+    let columns = Columns {
+        values: projected,
+        width: shape.channels() + shape.value_width(),
+    };
     pool.for_chunks(rows * (jobs + 1), |thread, chunk| {
         let (index, job) = (chunk / (jobs + 1), chunk % (jobs + 1));
         let (row, state) = (&inputs.rows[index], &inputs.states[index]);
         if job == jobs {
-            return columns(places, projected, row, state, inputs);
+            return commit(places, columns, row, state, inputs);
         }
         let first = job % parts * each;
         for tile in first..first + each {
             let job = Job {
                 isa,
                 places,
+                rule,
                 gates,
                 space,
                 out: &out,
@@ -64,6 +82,7 @@ pub(super) fn run(
 struct Job<'a> {
     isa: Isa,
     places: &'a Places<'a>,
+    rule: Rule,
     gates: &'a [f32],
     space: &'a [f32],
     out: &'a Shared<'a, f32>,
@@ -142,7 +161,7 @@ impl Job<'_> {
                 continue;
             }
             let (keys, _) = self.key_and_query(ancestor);
-            let decay = self.gate(ancestor, 1);
+            let decay = self.decay(ancestor);
             self.replay(work, keys, decay, self.update(ancestor));
         }
     }
@@ -158,7 +177,7 @@ impl Job<'_> {
     #[expect(clippy::mut_from_ref, reason = "each node has a place of its own")]
     fn update(&self, node: usize) -> &mut [f32] {
         let record = self.places.record(self.state, self.state.side, node as u32);
-        let width = tile_width(&self.places.shape);
+        let width = tile_width(&self.places.heads);
         let first = record.updates.start + self.column();
         // SAFETY: a job has the columns of its tile alone, and takes one node at a time.
         unsafe { self.places.records.slice(first..first + width) }
@@ -166,12 +185,12 @@ impl Job<'_> {
 
     /// First column of the tile among those of all heads.
     fn column(&self) -> usize {
-        self.head * self.places.shape.value_dim + self.tile * tile_width(&self.places.shape)
+        self.head * self.places.heads.value_dim + self.tile * tile_width(&self.places.heads)
     }
 
     /// The tile's columns of those of all heads.
     fn of_tile<'a>(&self, values: &'a [f32]) -> &'a [f32] {
-        &values[self.column()..][..tile_width(&self.places.shape)]
+        &values[self.column()..][..tile_width(&self.places.heads)]
     }
 
     /// The head's part of the keys, or of the queries, of all heads.
@@ -181,55 +200,73 @@ impl Job<'_> {
             value_heads,
             key_dim,
             ..
-        } = self.places.shape;
+        } = self.places.heads;
         let head = self.head / (value_heads / key_heads);
         &keys[head * key_dim..(head + 1) * key_dim]
     }
 
     /// Key and query of a token.
     fn key_and_query(&self, token: usize) -> (&[f32], &[f32]) {
-        let (queries, keys) = self.token(token).split_at(self.places.shape.key_width());
+        let (queries, keys) = self.token(token).split_at(self.places.heads.key_width());
         (self.of_key(keys), self.of_key(queries))
     }
 
     /// Queries, keys and values of a token.
     fn token(&self, token: usize) -> &[f32] {
-        let channels = self.places.shape.channels();
+        let channels = self.places.heads.channels();
         &self.space[(self.row.start as usize + token) * channels..][..channels]
     }
 
-    /// Strength of a token if `kind` is 0, its decay if it is 1.
-    fn gate(&self, token: usize, kind: usize) -> f32 {
-        let heads = self.places.shape.value_heads;
-        self.gates[(self.row.start as usize + token) * 2 * heads + kind * heads + self.head]
+    /// Gates of a token.
+    fn gates(&self, token: usize) -> &[f32] {
+        let each = match self.rule {
+            Rule::Delta => 2 * self.places.heads.value_heads,
+            Rule::Mamba2 => self.places.heads.value_heads,
+        };
+        &self.gates[(self.row.start as usize + token) * each..][..each]
+    }
+
+    /// Decay before a token: the gates of all heads end in decays.
+    fn decay(&self, token: usize) -> f32 {
+        let gates = self.gates(token);
+        gates[gates.len() - self.places.heads.value_heads + self.head]
     }
 
     fn replay(&self, tile: &mut [f32], keys: &[f32], decay: f32, update: &[f32]) {
-        match tile_width(&self.places.shape) {
+        match tile_width(&self.places.heads) {
             WIDEST => replay_32(self.isa, tile, keys, decay, update),
             _ => replay_16(self.isa, tile, keys, decay, update),
         }
     }
 
-    /// Runs a token in `tile`, and writes its output.
+    /// Runs a token in `tile`, and writes its output. Leaves its update in `update`, where that
+    /// depends on the matrix.
     fn step(&self, tile: &mut [f32], token: usize, update: &mut [f32]) {
-        let shape = &self.places.shape;
+        let shape = &self.places.heads;
         let (key, query) = self.key_and_query(token);
-        let values = &self.token(token)[2 * shape.key_width()..];
-        let operands = Token {
-            query,
-            key,
-            value: self.of_tile(values),
-            strength: self.gate(token, 0),
-            decay: self.gate(token, 1),
-        };
+        let values = self.of_tile(&self.token(token)[2 * shape.key_width()..]);
+        let decay = self.decay(token);
         let width = tile_width(shape);
         let first = (self.row.start as usize + token) * shape.value_width() + self.column();
         // SAFETY: a job has the columns of its tile alone.
         let out = unsafe { self.out.slice(first..first + width) };
-        match width {
-            WIDEST => step_32(self.isa, tile, operands, update, out),
-            _ => step_16(self.isa, tile, operands, update, out),
+        let mut operands = Token {
+            query,
+            key,
+            value: values,
+            strength: 1.0,
+            decay,
+        };
+        match (self.rule, width) {
+            (Rule::Mamba2, WIDEST) => scan_32(self.isa, tile, operands, out),
+            (Rule::Mamba2, _) => scan_16(self.isa, tile, operands, out),
+            (Rule::Delta, _) => {
+                operands.strength = self.gates(token)[self.head];
+                match width {
+                    WIDEST => step_32(self.isa, tile, operands, update, out),
+                    _ => step_16(self.isa, tile, operands, update, out),
+                }
+            }
         }
     }
 }
