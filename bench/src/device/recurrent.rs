@@ -1,7 +1,8 @@
 //! A recurrent layer between its projections: one new token of each request, and a prompt.
 
 use lockstep_backend::{
-    BackendError, Batch, DeltaOperands, DeltaShape, GatedDelta, Holds, Row, RowState, StatesShape,
+    BackendError, Batch, DeltaOperands, DeltaShape, GatedDelta, Holds, Recurrence, Row, RowState,
+    StatesShape,
 };
 use lockstep_devices::Device;
 use lockstep_types::{ModelConfig, StateLimits};
@@ -94,7 +95,7 @@ impl<B: Device> Kernels<'_, B> {
         let backend = &mut self.bench.backend;
         let mut states = backend.states(&StatesShape {
             layers,
-            delta: shape,
+            recurrence: Recurrence::Delta(shape),
             limits: StateLimits {
                 states: rows,
                 records: rows,

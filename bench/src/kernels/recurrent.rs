@@ -1,6 +1,8 @@
 //! The gated delta rule over states that are several times the last-level cache.
 
-use lockstep_backend::{DeltaOperands, DeltaShape, GatedDelta, Holds, RowState, StatesShape};
+use lockstep_backend::{
+    DeltaOperands, DeltaShape, GatedDelta, Holds, Recurrence, RowState, StatesShape,
+};
 use lockstep_devices::{Arithmetic, Device};
 use lockstep_types::StateLimits;
 
@@ -30,7 +32,7 @@ pub fn measure<B: Device>(
     let state = 4 * delta.state();
     let states = StatesShape {
         layers: setup.working_set.div_ceil(STATES * state),
-        delta,
+        recurrence: Recurrence::Delta(delta),
         limits: StateLimits {
             states: STATES,
             records: STATES,

@@ -27,9 +27,7 @@ use crate::drafting::{ChainKernels, TreeKernels};
 use crate::error::CudaError;
 use crate::exchange::{CollectiveOptions, NoteBuffers, RankExchange};
 use crate::formats::Loaders;
-use crate::ops::{
-    BlockOps, DeltaOps, ExpertOps, ExpertProducts, LatentOps, Products, RowwiseOps,
-};
+use crate::ops::{BlockOps, DeltaOps, ExpertOps, ExpertProducts, LatentOps, Products, RowwiseOps};
 use crate::passes::{Ledger, Lists, Recorded};
 use crate::runtime::{Compiler, Context, Meter, Stopwatch, Stream};
 use crate::tensors::{CudaTensor, Element, RowsParameter};

@@ -16,7 +16,7 @@ pub use attention::{
 };
 pub use blocks::BlockOps;
 pub(crate) use blocks::number_of;
-pub use delta::{CudaStates, check_delta};
+pub use delta::{CudaStates, OTHER_RULES, check_delta};
 pub(crate) use delta::{DeltaOps, DeltaTensors};
 pub(crate) use experts::MOST_EXPERT_COLUMNS;
 pub use experts::check_experts;

@@ -7,9 +7,10 @@ use lockstep_backend::{
 };
 use lockstep_backend_cuda::{
     Attention, CollectiveOptions, Compiler, Context, CudaBackend, CudaError, CudaMemory,
-    CudaOptions, CudaTensor, Element, Gpu, Nccl, Products, Recorded, check_delta, check_experts,
+    CudaOptions, CudaTensor, Element, Gpu, Nccl, OTHER_RULES, Products, Recorded, check_delta,
+    check_experts,
 };
-use lockstep_types::{DeviceRoom, KvCacheDtype, ModelConfig};
+use lockstep_types::{DeviceRoom, KvCacheDtype, Mixer, ModelConfig};
 
 use crate::{
     ComparedBits, Device, DeviceError, DeviceOptions, Finding, MemoryTimes, Metered, Roofline, Work,
@@ -116,8 +117,14 @@ impl Device for CudaBackend {
     }
 
     fn serves_layers(model: &ModelConfig) -> Result<(), DeviceError> {
-        let mut deltas = model.gated_deltas();
-        let served = deltas.try_for_each(|delta| check_delta(&DeltaShape::of(delta, 1)));
+        let mut mixers = model.layers.iter().map(|layer| &layer.mixer);
+        let served = mixers.try_for_each(|mixer| match mixer {
+            Mixer::Attention(_) | Mixer::LatentAttention(_) => Ok(()),
+            Mixer::GatedDelta(delta) => check_delta(&DeltaShape::of(delta, 1)),
+            Mixer::Mamba2(_) | Mixer::ShortConvolution(_) => {
+                Err(CudaError::Unsupported(OTHER_RULES.into()))
+            }
+        });
         served.map_err(DeviceError::new)
     }
 

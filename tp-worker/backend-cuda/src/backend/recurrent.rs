@@ -65,7 +65,7 @@ impl CudaBackend {
         if moves.is_empty() {
             return Ok(());
         }
-        let kernels = self.delta_ops(&states.shape().delta)?;
+        let kernels = self.delta_ops(states.heads())?;
         let list = self.lists.bring(&self.stream, 2 * moves.len(), |words| {
             let pairs = words.as_chunks_mut::<2>().0.iter_mut();
             let all = pairs.zip(moves);

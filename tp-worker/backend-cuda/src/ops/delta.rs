@@ -6,7 +6,7 @@ mod states;
 
 use std::sync::Arc;
 
-use lockstep_backend::{DeltaShape, GatedDelta, StatesShape};
+use lockstep_backend::{DeltaShape, GatedDelta};
 use lockstep_types::GatedDeltaSpec;
 
 use crate::error::CudaError;
@@ -15,8 +15,8 @@ use crate::passes::Inputs;
 use crate::runtime::{Buffer, Compiler, Context, Defines, Kernel, Module, Stream};
 use crate::tensors::{Element, Floats, Rows, blocks};
 use parameters::{CopyStates, Delta};
-pub use states::CudaStates;
 use states::Places;
+pub use states::{CudaStates, OTHER_RULES};
 
 /// Threads of a block, of which each warp has a head.
 const THREADS: u32 = 128;
@@ -158,8 +158,8 @@ impl DeltaOps {
     ) -> Delta {
         let (shape, most) = (&self.shape, inputs.tokens().most());
         let (channels, values) = (shape.channels(), shape.value_width());
-        let StatesShape { delta, limits, .. } = states.shape();
-        assert!(delta == shape, "states have the layer's heads");
+        let limits = states.limits();
+        assert!(states.heads() == shape, "states have the layer's heads");
         inputs.expect_states(limits);
         let (f32, heads) = (Element::F32, shape.value_heads);
         let projected = most * (channels + values);
@@ -230,19 +230,16 @@ impl DeltaOps {
         count: Rows<'_>,
     ) -> Result<(), CudaError> {
         assert!(2 * count.most() <= moves.len(), "moves lie in their list");
-        let StatesShape {
-            layers,
-            delta,
-            limits,
-        } = *states.shape();
-        for (part, width) in states.parts().into_iter().zip(CudaStates::widths(&delta)) {
+        let (layers, number) = (states.layers(), states.limits().states);
+        let widths = CudaStates::widths(states.heads());
+        for (part, width) in states.parts().into_iter().zip(widths) {
             // Widths are multiples of a head's, which are whole units of 16 bytes.
             let units = width / 4;
             let parameters = CopyStates {
                 values: part,
                 moves: moves.address(),
                 rows: count.parameter(),
-                states: limits.states as u32,
+                states: number as u32,
                 units: units as u32,
             };
             let grid = [blocks(units, THREADS as usize), layers as u32, 1];

@@ -3,7 +3,7 @@
 use lockstep_backend::{
     AttentionShape, Batch, ChainLimits, ChoiceLimits, DeltaShape, DeviceMemory, Holds, InputLimits,
     KvShape, Linear, MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _,
-    RopeTable, Row, StatesShape, WeightFormat,
+    Recurrence, RopeTable, Row, StatesShape, WeightFormat,
 };
 use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory, CudaOptions};
 use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype, StateLimits};
@@ -151,13 +151,13 @@ fn everything_takes_what_is_charged(context: &Context) {
         }
         let shape = StatesShape {
             layers: 3,
-            delta: DeltaShape {
+            recurrence: Recurrence::Delta(DeltaShape {
                 key_heads: 1,
                 value_heads: 3,
                 key_dim: 16,
                 value_dim: 32,
                 taps: 4,
-            },
+            }),
             limits: StateLimits {
                 states: 5,
                 records: 2,

@@ -3,7 +3,8 @@
 
 use lockstep_backend::{
     Axis, Batch, DeltaOperands, DeltaShape, Exchange as _, GatedDelta, Holds, InputLimits,
-    Memory as _, Ops as _, Owners, Passes as _, Row, RowState, Span, StateKeep, StatesShape,
+    Memory as _, Ops as _, Owners, Passes as _, Recurrence, Row, RowState, Span, StateKeep,
+    StatesShape,
 };
 use lockstep_backend_cuda::{
     BlockOps, CollectiveOptions, CudaBackend, CudaOptions, CudaTensor, Element, Rows,
@@ -213,7 +214,7 @@ fn texts(element: Element, seed: u64) -> (Data, Vec<f32>) {
     let (data, mut gpu) = (Data::new(seed), backend(element));
     let states = StatesShape {
         layers: 1,
-        delta: SHAPE,
+        recurrence: Recurrence::Delta(SHAPE),
         limits: StateLimits {
             states: 3,
             records: 1,

@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use lockstep_backend::{DeltaShape, StatesShape};
+use lockstep_backend::{DeltaShape, Recurrence, StatesShape};
+use lockstep_types::StateLimits;
 
 use super::check_delta;
 use crate::error::CudaError;
 use crate::runtime::{Buffer, Context};
+
+/// Reason why a layer that goes on by another rule than the gated delta rule is refused.
+pub const OTHER_RULES: &str = "Mamba-2 and short convolutions do not run on GPUs; use --device cpu";
 
 /// States and records of recurrent layers of one shape.
 ///
@@ -14,7 +18,9 @@ use crate::runtime::{Buffer, Context};
 /// the convolution; of records keys, updates, raw columns and decays. `delta.cuh` says how each of
 /// them lies.
 pub struct CudaStates {
-    shape: StatesShape,
+    layers: usize,
+    delta: DeltaShape,
+    limits: StateLimits,
     states: Buffer<f32>,
     records: Buffer<f32>,
 }
@@ -37,9 +43,12 @@ impl CudaStates {
     pub fn new(context: &Arc<Context>, shape: &StatesShape) -> Result<Self, CudaError> {
         let StatesShape {
             layers,
-            delta,
+            recurrence,
             limits,
         } = *shape;
+        let Recurrence::Delta(delta) = recurrence else {
+            return Err(CudaError::Unsupported(OTHER_RULES.into()));
+        };
         check_delta(&delta)?;
         // A product that overflows is refused like a size that memory does not have.
         let room = |count: usize, each: usize, what| {
@@ -47,7 +56,9 @@ impl CudaStates {
             Buffer::new(context, len, what)
         };
         Ok(Self {
-            shape: *shape,
+            layers,
+            delta,
+            limits,
             states: room(limits.states, delta.state(), "states of recurrent layers")?,
             records: room(
                 limits.node_records(),
@@ -57,9 +68,19 @@ impl CudaStates {
         })
     }
 
-    /// Sizes of layers, states and records.
-    pub fn shape(&self) -> &StatesShape {
-        &self.shape
+    /// Heads of each layer.
+    pub(crate) fn heads(&self) -> &DeltaShape {
+        &self.delta
+    }
+
+    /// Number of layers.
+    pub(super) fn layers(&self) -> usize {
+        self.layers
+    }
+
+    /// Numbers of states and records.
+    pub(super) fn limits(&self) -> &StateLimits {
+        &self.limits
     }
 
     /// Elements of a state's matrices, and of its columns of the convolution.
@@ -69,11 +90,12 @@ impl CudaStates {
 
     /// Address at which all matrices of all layers begin, and that of all columns.
     pub(super) fn parts(&self) -> [u64; 2] {
-        let StatesShape {
+        let Self {
             layers,
             delta,
             limits,
-        } = &self.shape;
+            ..
+        } = self;
         let matrices = 4 * layers * limits.states * delta.matrices();
         let first = self.states.address();
         [first, first + matrices as u64]
@@ -82,11 +104,12 @@ impl CudaStates {
     /// # Panics
     /// Panics if there is no such layer.
     pub(super) fn of_layer(&self, layer: usize) -> Places {
-        let StatesShape {
+        let Self {
             layers,
             delta,
             limits,
-        } = &self.shape;
+            ..
+        } = self;
         assert!(layer < *layers, "{layers} recurrent layers have states");
         let [matrices, columns] = Self::widths(delta);
         let states = self.parts();

@@ -2,7 +2,7 @@
 
 use lockstep_backend::{
     Axis, Backend, Batch, DeltaOperands, DeltaShape, GatedDelta, Holds, InputLimits, Owners,
-    PassRecords as _, Row, RowState, Span, StatesShape,
+    PassRecords as _, Recurrence, Row, RowState, Span, StatesShape,
 };
 
 use super::script::{LIMITS, MOST_TOKENS, Part, Step, VOCAB};
@@ -61,7 +61,7 @@ impl<B: Backend> World<B> {
         ];
         let states = StatesShape {
             layers: 2,
-            delta: shape,
+            recurrence: Recurrence::Delta(shape),
             limits: LIMITS,
         };
         let nodes = LIMITS.records * LIMITS.nodes;
