@@ -190,11 +190,7 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
     let served = |case: &Case| {
         let floats = !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
-        floats
-            && !case.model.has_states()
-            && (std::env::var_os("ONLYLAT").is_none()
-                || case.has_latents()
-                || case.model.architecture.model_type.contains("gemma4"))
+        floats && !case.model.has_states()
     };
     cases().filter(move |(_, case)| served(case))
 }
