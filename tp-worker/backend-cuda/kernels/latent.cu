@@ -53,8 +53,9 @@ __device__ inline void rotate(const Latents& a, unsigned position, float factor,
 }
 
 // Rounds and rotates each head's query, norms and rotates the token's cell and writes it. A warp
-// takes a head or the cell. Grid: (most tokens, (heads + 1) / 4).
-extern "C" __global__ void __launch_bounds__(THREADS) store_latents(Latents a) {
+// takes a head or the cell. Grid: (most tokens, (heads + 1) / 4). With fewer blocks than this at once
+// the compiler leaves more registers than it would by itself, and does not spill.
+extern "C" __global__ void __launch_bounds__(THREADS, 8) store_latents(Latents a) {
     begin_after_predecessors();
     const unsigned token = blockIdx.x, lane = threadIdx.x % 32, head = blockIdx.y * WARPS + threadIdx.x / 32;
     if (token >= min(a.batch[TOKENS], a.most) || head > a.heads) return;

@@ -193,9 +193,16 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats.
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, Mamba-2
+/// and short convolutions.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
-    let served = |case: &Case| !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
+    let served = |case: &Case| {
+        let floats = !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
+        let other = |layer: &LayerSpec| {
+            matches!(layer.mixer, Mixer::Mamba2(_) | Mixer::ShortConvolution(_))
+        };
+        floats && !case.model.layers.iter().any(other)
+    };
     cases().filter(move |(_, case)| served(case))
 }
 
