@@ -77,7 +77,11 @@ impl Shard {
         for layer in &model.layers {
             let heads = layer.mixer.heads();
             if attention.size == 0 || !heads.is_multiple_of(attention.size) {
-                return Err(split("attention heads", heads, divisors(heads)));
+                let what = match layer.has_state() {
+                    true => "heads of recurrent layers",
+                    false => "attention heads",
+                };
+                return Err(split(what, heads, divisors(heads)));
             }
         }
         for layer in model.attentions() {

@@ -83,8 +83,8 @@ impl Call<'_> {
                     false => op.skip[head] * x,
                 };
                 let mut before = sum;
-                for row in 0..key_dim {
-                    let value = &mut matrix[row][at];
+                for (row, values) in matrix.iter_mut().enumerate() {
+                    let value = &mut values[at];
                     let place = group * key_dim + row;
                     before += *value * decay * queries[place];
                     *value = match self.has(Fault::DecayAfter) {
