@@ -115,10 +115,14 @@ impl Device for CudaBackend {
     }
 
     fn serves_layers(model: &ModelConfig) -> Result<(), DeviceError> {
-        let why = "recurrent layers and output gates are not served on GPUs: give --device cpu";
-        let lacks = model.has_states() || model.has_output_gates();
-        let error = lacks.then(|| DeviceError::new(CudaError::Unsupported(why.into())));
-        error.map_or(Ok(()), Err)
+        let why = if model.has_states() || model.has_output_gates() {
+            "recurrent layers and output gates are not served on GPUs: give --device cpu"
+        } else if model.attentions().any(|layer| layer.kv_of.is_some()) {
+            "layers that share caches are not served on GPUs: give --device cpu"
+        } else {
+            return Ok(());
+        };
+        Err(DeviceError::new(CudaError::Unsupported(why.into())))
     }
 
     fn serves_experts(experts: &ExpertsShape) -> Result<(), DeviceError> {

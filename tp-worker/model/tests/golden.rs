@@ -91,6 +91,11 @@ impl Case {
         self.model.latent_attentions().next().is_some()
     }
 
+    /// Returns true for a model whose layers share caches.
+    fn shares_caches(&self) -> bool {
+        self.model.attentions().any(|layer| layer.kv_of.is_some())
+    }
+
     /// Returns true for a mixture of experts.
     fn is_mixture(&self) -> bool {
         let mixed = |layer: &LayerSpec| matches!(layer.mlp, Mlp::Experts(_));
@@ -107,7 +112,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 56] = [
+const CASES: [&str; 57] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -152,6 +157,7 @@ const CASES: [&str; 56] = [
     "gemma3_wrapped",
     "gemma4",
     "gemma4_wrapped",
+    "gemma4_shared",
     "starcoder2",
     "ministral3",
     "qwen3_5",
@@ -176,12 +182,13 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, latent attention and
-/// recurrent models.
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, latent attention,
+/// shared caches and recurrent models.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
     let served = |case: &Case| {
         let floats = !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
-        floats && !case.has_latents() && !case.model.has_states()
+        let attends = !case.has_latents() && !case.shares_caches();
+        floats && attends && !case.model.has_states()
     };
     cases().filter(move |(_, case)| served(case))
 }

@@ -1,5 +1,8 @@
 //! Gemma 4's dense models: full layers have heads of their own width whose values are their keys,
-//! and rotate a part of their pairs; values have norms; a scale follows each layer.
+//! and rotate a part of their pairs; values have norms; a scale follows each layer. In small models
+//! the last layers read the caches of layers before them.
+
+mod shared;
 
 use lockstep_types::{Activation, LayerSpec, ModelConfigError, Norms, QkNorm, TensorNames, Values};
 use serde_json::{Value, json};
@@ -33,14 +36,14 @@ pub(super) const FAMILY: Family = Family {
             BIDIRECTIONAL,
             EXPERTS,
             PER_LAYER,
-            SHARED,
+            shared::LAYERS,
+            shared::DOUBLE_WIDE,
             "hidden_activation",
             PER_LAYER_CONFIG,
             // Facts about what is refused where it is there.
             "moe_intermediate_size",
             "num_experts",
             "top_k_experts",
-            "use_double_wide_mlp",
             "vocab_size_per_layer_input",
         ],
         ..Traits::LLAMA
@@ -62,8 +65,6 @@ const BIDIRECTIONAL: &str = "use_bidirectional_attention";
 const EXPERTS: &str = "enable_moe_block";
 /// Key of the width of embeddings that each layer has for itself.
 const PER_LAYER: &str = "hidden_size_per_layer_input";
-/// Key of the number of last layers that read caches of earlier ones.
-const SHARED: &str = "num_kv_shared_layers";
 
 const DENSE: Dense = Dense {
     qk_norm: QkNorm::PerHead,
@@ -122,8 +123,8 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
     let full = full(&config, keys_are_values)?;
     let sliding = DENSE.layers(&config)?;
     let full = DENSE.layers(&full)?;
-    let types = layer_types::read(&config, depth)?.into_iter();
-    let layers = types.zip(sliding.into_iter().zip(full));
+    let types = layer_types::read(&config, depth)?;
+    let layers = types.iter().copied().zip(sliding.into_iter().zip(full));
     let layers = layers.map(|(kind, (sliding, full))| {
         let is_full = kind == LayerType::Full;
         let mut layer = if is_full { full } else { sliding };
@@ -136,7 +137,9 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
         }
         layer
     });
-    Ok(layers.collect())
+    let mut layers: Vec<_> = layers.collect();
+    shared::share(&config, &types, &mut layers)?;
+    Ok(layers)
 }
 
 /// Returns the keys as full layers read them.
@@ -183,10 +186,6 @@ fn refuse(config: &Raw) -> Result<(), ModelConfigError> {
     if config.count(PER_LAYER)?.unwrap_or(0) > 0 {
         let remedy = format!("embeddings of each layer, as in E2B and E4B, are not; {dense}");
         return Err(config.unsupported(PER_LAYER, remedy));
-    }
-    if config.count(SHARED)?.unwrap_or(0) > 0 {
-        let remedy = format!("layers that share caches, as in E2B and E4B, are not; {dense}");
-        return Err(config.unsupported(SHARED, remedy));
     }
     if config.flag(EXPERTS, false)? {
         let remedy = format!("experts beside MLPs, as in 26B-A4B, are not; {dense}");

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 56] = [
+const MODELS: [&str; 57] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -60,6 +60,7 @@ const MODELS: [&str; 56] = [
     "gemma3_wrapped",
     "gemma4",
     "gemma4_wrapped",
+    "gemma4_shared",
     "starcoder2",
     "ministral3",
     "deepseek_v2",
@@ -107,6 +108,7 @@ fn gpus_serve_experts_and_refuse_recurrent_layers() {
         ("gpt_oss_mxfp4", 2, None),
         ("qwen3_5", 1, Some("recurrent layers")),
         ("qwen3_next", 2, Some("recurrent layers")),
+        ("gemma4_shared", 1, Some("share caches")),
     ] {
         let setup = Setup {
             context: 256,

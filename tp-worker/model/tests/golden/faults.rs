@@ -1,5 +1,8 @@
 //! Goldens find a wrong fact: each mechanism of a family, left out, moves logits far beyond noise.
 
+#[path = "faults/gemma4.rs"]
+mod gemma4;
+
 use std::mem::swap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -384,7 +387,7 @@ fn silu(model: &mut ModelConfig) {
 
 #[test]
 fn a_mechanism_that_is_left_out_shows() {
-    for (fixture, fault, leave_out) in FAULTS {
+    for (fixture, fault, leave_out) in FAULTS.into_iter().chain(gemma4::FAULTS) {
         let (_, case) = cases().find(|(name, _)| *name == fixture).unwrap();
         let mut model = case.model.clone();
         leave_out(&mut model);

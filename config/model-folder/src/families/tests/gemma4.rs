@@ -74,6 +74,25 @@ fn a_part_of_the_pairs_rotates_in_full_layers() {
     assert_eq!(part(json!({})), expected);
 }
 
+/// The last three of six layers read the caches of the last two kinds of layers before them.
+#[test]
+fn the_last_layers_read_the_caches_of_others() {
+    let types = ["sliding_attention", "full_attention"];
+    let types: Vec<_> = (0..6).map(|layer| types[layer % 2]).collect();
+    for (double_wide, widths) in [(false, [96, 96]), (true, [96, 192])] {
+        let own = json!({"num_hidden_layers": 6, "num_kv_shared_layers": 3, "layer_types": types,
+            "use_double_wide_mlp": double_wide});
+        let model = good(&gemma4(&own));
+        let read: Vec<_> = model.attentions().map(|layer| layer.kv_of).collect();
+        assert_eq!(read, [None, None, None, Some(1), Some(2), Some(1)]);
+        for (number, layer) in model.layers.iter().enumerate() {
+            assert_eq!(layer.mlp.width(), widths[number / 3], "layer {number}");
+        }
+        let groups = model.kv_groups().into_iter().map(|group| group.layers);
+        assert_eq!(groups.collect::<Vec<_>>(), [vec![1], vec![0, 2]]);
+    }
+}
+
 #[test]
 fn models_with_more_in_a_layer_are_refused() {
     for (own, key) in [
@@ -86,8 +105,16 @@ fn models_with_more_in_a_layer_are_refused() {
             "`hidden_size_per_layer_input`",
         ),
         (
-            json!({"num_kv_shared_layers": 2}),
-            "`num_kv_shared_layers` is 2",
+            json!({"num_kv_shared_layers": 4}),
+            "`num_kv_shared_layers` is 4, and no layer before these",
+        ),
+        (
+            json!({"num_kv_shared_layers": 5}),
+            "`num_kv_shared_layers` is 5, and the model has 4 layers",
+        ),
+        (
+            json!({"num_kv_shared_layers": 1}),
+            "no layer before these has a cache of `full_attention`",
         ),
         (json!({"enable_moe_block": true}), "`enable_moe_block`"),
         (

@@ -37,7 +37,8 @@ pub(crate) struct Attention<F: Form> {
     pub buffers: usize,
     /// Epsilon added to the mean square in the norms of heads.
     pub eps: f32,
-    /// Fused projection: query rows, then key rows, then value rows.
+    /// Fused projection: query rows, then key rows, then value rows; query rows alone where the
+    /// layer reads the keys and values of another.
     pub qkv: Linear<F>,
     /// Projection to gates of the output, `[heads·head_dim]`; `None` where it has none.
     pub gate: Option<Linear<F>>,
@@ -79,7 +80,7 @@ impl AttentionVariants {
 
 /// Activations of an attention, allocated once.
 pub(crate) struct AttentionBuffers<T> {
-    /// Queries, keys and values, `[n, (heads + 2·kv_heads)·head_dim]`.
+    /// Queries, keys and values, `[n, (heads + 2·kv_heads)·head_dim]`, or queries alone.
     pub qkv: T,
     /// Attention output, `[n, heads·head_dim]`.
     pub attended: T,
@@ -168,6 +169,7 @@ impl Attention<Listed> {
             ref rope,
             qk_norm,
             values: of_values,
+            kv_of,
             qkv_bias,
             output_bias,
             sinks,
@@ -195,12 +197,13 @@ impl Attention<Listed> {
             Some(VectorPart::norm(&place.name(name), model.norm, len, taken))
         };
         let q_norm = norm(&names.query_norm, queries, &rotated);
-        let k_norm = norm(&names.key_norm, kv, &keys);
+        let k_norm = norm(&names.key_norm, kv, &keys).filter(|_| kv_of.is_none());
         let mut qkv = vec![query(rotated)];
         qkv.extend(keys_and_values(place, attention, keys, values));
-        let v_norm = (of_values != Values::Projected).then(|| VectorPart::ones(dim));
+        let normed = of_values != Values::Projected && kv_of.is_none();
+        let v_norm = normed.then(|| VectorPart::ones(dim));
         Self {
-            cache: CachePlace::of(&variants.caches, place.number),
+            cache: CachePlace::of(&variants.caches, kv_of.unwrap_or(place.number)),
             shape: Self::shape(attention, shard),
             rope: place_of(&variants.ropes, &rope_of(attention)),
             buffers: place_of(&variants.widths, &AttentionWidths::of(attention, shard)),
@@ -248,6 +251,7 @@ impl Attention<Listed> {
             window: attention.window,
             softcap: attention.softcap,
             sinks: attention.sinks,
+            reads_only: attention.kv_of.is_some(),
             ..AttentionShape::dense(
                 heads.queries.len(),
                 heads.kv.len(),

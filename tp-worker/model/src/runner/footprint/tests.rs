@@ -239,6 +239,20 @@ fn a_model_takes_its_layers_and_tables() {
 }
 
 /// Every expert's matrices and the router count, and activations for all choices of all rows.
+/// Layers that read the caches of others take neither caches nor projections of keys and values.
+#[test]
+fn shared_caches_are_charged_once() {
+    let mut model = model(64, 4, true);
+    let own = memory(&model, &SpeculationConfig::none(), 1, 0).target;
+    for number in 2..4 {
+        let attention = model.layers[number].attention_mut().unwrap();
+        attention.kv_of = Some(number - 2);
+    }
+    let shared = memory(&model, &SpeculationConfig::none(), 1, 0).target;
+    assert_eq!(own.kv_per_token, 2 * shared.kv_per_token);
+    assert_eq!(own.weights - shared.weights, 2 * 2 * 4 * 8 * 64);
+}
+
 #[test]
 fn a_mixture_takes_all_of_its_experts() {
     let mut mixed = model(64, 2, true);

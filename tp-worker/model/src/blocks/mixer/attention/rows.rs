@@ -63,13 +63,15 @@ pub(super) fn scaled(range: &Range<usize>, by: usize) -> Range<usize> {
     range.start * by..range.end * by
 }
 
-/// Lists the projections of keys and of values of which a rank takes the rows `keys` and `values`.
+/// Lists the projections of keys and of values of which a rank takes the rows `keys` and `values`;
+/// none where the layer reads those of another.
 pub(super) fn keys_and_values(
     place: &LayerPlace<'_>,
     AttentionSpec {
         kv_heads,
         head_dim,
         values: of_values,
+        kv_of,
         names,
         ..
     }: &AttentionSpec,
@@ -77,6 +79,9 @@ pub(super) fn keys_and_values(
     values: Vec<Range<usize>>,
 ) -> Vec<Fused> {
     let part = |name: &str, rows| Fused::of(place.name(name), kv_heads * head_dim, rows);
+    if kv_of.is_some() {
+        return Vec::new();
+    }
     match of_values {
         // The rows of keys are taken twice.
         Values::NormedKeys => vec![part(&names.key, [keys, values].concat())],
