@@ -188,6 +188,7 @@ pub(crate) mod tests {
             hidden_size: 8,
             layers: attentions.into_iter().map(layer).collect(),
             vocab_size: 8,
+            per_layer: None,
             max_position_embeddings: 8,
             norm: NormKind::Rms,
             multipliers: Multipliers::default(),

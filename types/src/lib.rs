@@ -48,10 +48,11 @@ pub use model::{
     Activation, Architecture, AttentionNames, AttentionSpec, ExpertGate, ExpertGroups,
     ExpertTensors, ExpertsNames, ExpertsSpec, GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec,
     GatedMlpNames, GatedMlpSpec, GroupWorth, LatentAttentionNames, LatentAttentionSpec, LayerSpec,
-    LongRope, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms, PlainMlpNames, PlainMlpSpec,
-    QkNorm, QueryScaling, RopeConfig, RopeScaling, RouterWeights, Routing, SharedExpert, Values,
+    LongRope, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms, PerLayerEmbeddings,
+    PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling, RopeConfig, RopeScaling, RouterWeights,
+    Routing, SharedExpert, Values,
 };
-pub use names::TensorNames;
+pub use names::{PerLayerNames, TensorNames};
 pub use reserve::ReserveConfig;
 pub use speculation::{
     Algorithm, Algorithms, Capabilities, DflashSpec, DraftKind, DraftKv, DraftModel, DraftShape,

@@ -4,6 +4,7 @@ mod latent;
 mod mixer;
 mod mlp;
 mod multipliers;
+mod per_layer;
 mod rope;
 
 use std::fmt;
@@ -27,6 +28,7 @@ pub use mlp::{
     SharedExpert,
 };
 pub use multipliers::Multipliers;
+pub use per_layer::PerLayerEmbeddings;
 pub use rope::{LongRope, QueryScaling, RopeConfig, RopeScaling};
 
 /// Names of a model family in `config.json`.
@@ -68,6 +70,9 @@ pub struct ModelConfig {
     pub layers: Vec<LayerSpec>,
     /// Rows of the embedding table.
     pub vocab_size: usize,
+    /// Embeddings that each layer has for itself; `None` in most models.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_layer: Option<PerLayerEmbeddings>,
     /// Longest sequence that the positions cover.
     pub max_position_embeddings: usize,
     /// Kind of all norms of the residual stream and of heads.

@@ -86,7 +86,22 @@ impl Model {
             role: MatrixRole::Vocabulary,
             format: WeightFormat::of(model.quantization, MatrixRole::Vocabulary),
         });
-        let looked_up = tables * bytes as usize;
+        // A table of per-layer embeddings is looked up alone, too.
+        let per_layer = model.per_layer.as_ref().map_or(0, |own| {
+            let bytes = memory.matrix_bytes(MatrixShape {
+                rows: model.vocab_size,
+                cols: own.width * model.layers.len(),
+                role: MatrixRole::Vocabulary,
+                format: WeightFormat::of(model.quantization, MatrixRole::Vocabulary),
+            });
+            bytes as usize
+                * if parallel.dp_size == 1 {
+                    1
+                } else {
+                    parallel.tp_size
+                }
+        });
+        let looked_up = tables * bytes as usize + per_layer;
         let ranks = parallel.attn_tp_size();
         let row_bytes = |columns| config.kv.dtype.row_bytes(columns);
         // Copies on ranks that share heads included.

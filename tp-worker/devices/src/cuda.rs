@@ -119,6 +119,8 @@ impl Device for CudaBackend {
             "recurrent layers and output gates are not served on GPUs: give --device cpu"
         } else if model.attentions().any(|layer| layer.kv_of.is_some()) {
             "layers that share caches are not served on GPUs: give --device cpu"
+        } else if model.per_layer.is_some() {
+            "per-layer embeddings are not served on GPUs: give --device cpu"
         } else {
             return Ok(());
         };

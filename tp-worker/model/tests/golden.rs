@@ -112,7 +112,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 57] = [
+const CASES: [&str; 59] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -158,6 +158,8 @@ const CASES: [&str; 57] = [
     "gemma4",
     "gemma4_wrapped",
     "gemma4_shared",
+    "gemma4_per_layer",
+    "gemma4_per_layer_wrapped",
     "starcoder2",
     "ministral3",
     "qwen3_5",

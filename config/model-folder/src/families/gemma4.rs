@@ -1,7 +1,8 @@
 //! Gemma 4's dense models: full layers have heads of their own width whose values are their keys,
 //! and rotate a part of their pairs; values have norms; a scale follows each layer. In small models
-//! the last layers read the caches of layers before them.
+//! the last layers read the caches of layers before them, and layers have embeddings of their own.
 
+mod per_layer;
 mod shared;
 
 use lockstep_types::{Activation, LayerSpec, ModelConfigError, Norms, QkNorm, TensorNames, Values};
@@ -28,6 +29,7 @@ pub(super) const FAMILY: Family = Family {
     },
     traits: Traits {
         multipliers: gemma::multipliers,
+        per_layer: per_layer::read,
         keys: &[
             LOGIT_CAP,
             FULL_HEAD,
@@ -35,7 +37,8 @@ pub(super) const FAMILY: Family = Family {
             KEYS_ARE_VALUES,
             BIDIRECTIONAL,
             EXPERTS,
-            PER_LAYER,
+            per_layer::WIDTH,
+            per_layer::ROWS,
             shared::LAYERS,
             shared::DOUBLE_WIDE,
             "hidden_activation",
@@ -44,7 +47,6 @@ pub(super) const FAMILY: Family = Family {
             "moe_intermediate_size",
             "num_experts",
             "top_k_experts",
-            "vocab_size_per_layer_input",
         ],
         ..Traits::LLAMA
     },
@@ -63,8 +65,6 @@ const KEYS_ARE_VALUES: &str = "attention_k_eq_v";
 const BIDIRECTIONAL: &str = "use_bidirectional_attention";
 /// Key of experts beside MLPs.
 const EXPERTS: &str = "enable_moe_block";
-/// Key of the width of embeddings that each layer has for itself.
-const PER_LAYER: &str = "hidden_size_per_layer_input";
 
 const DENSE: Dense = Dense {
     qk_norm: QkNorm::PerHead,
@@ -87,7 +87,8 @@ fn class() -> Value {
         FULL_HEAD: 512,
         "max_position_embeddings": 131_072,
         "sliding_window": 512,
-        PER_LAYER: 256,
+        per_layer::WIDTH: 256,
+        per_layer::ROWS: 262_144,
         "tie_word_embeddings": true,
     })
 }
@@ -180,15 +181,10 @@ fn full(config: &Raw, keys_are_values: bool) -> Result<Raw, ModelConfigError> {
     Ok(full)
 }
 
-/// Refuses models whose layers have more than attention and an MLP.
+/// Refuses models with experts, and such as are not for generation.
 fn refuse(config: &Raw) -> Result<(), ModelConfigError> {
-    let dense = "Gemma 4's dense models are served, such as 31B";
-    if config.count(PER_LAYER)?.unwrap_or(0) > 0 {
-        let remedy = format!("embeddings of each layer, as in E2B and E4B, are not; {dense}");
-        return Err(config.unsupported(PER_LAYER, remedy));
-    }
     if config.flag(EXPERTS, false)? {
-        let remedy = format!("experts beside MLPs, as in 26B-A4B, are not; {dense}");
+        let remedy = "experts beside MLPs, as in 26B-A4B, are not served; use a dense model";
         return Err(config.unsupported(EXPERTS, remedy));
     }
     match config.text(BIDIRECTIONAL)? {

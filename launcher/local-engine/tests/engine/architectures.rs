@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 57] = [
+const MODELS: [&str; 59] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -61,6 +61,8 @@ const MODELS: [&str; 57] = [
     "gemma4",
     "gemma4_wrapped",
     "gemma4_shared",
+    "gemma4_per_layer",
+    "gemma4_per_layer_wrapped",
     "starcoder2",
     "ministral3",
     "deepseek_v2",

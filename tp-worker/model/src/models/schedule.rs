@@ -1,7 +1,7 @@
 //! The collectives that a forward pass issues, known before it runs.
 
 use lockstep_backend::{Axis, CollectiveCall};
-use lockstep_types::{Dtype, LayerSpec, ModelConfig};
+use lockstep_types::{Dtype, LayerSpec, ModelConfig, PerLayerEmbeddings};
 
 use crate::{
     CollectiveKind, CollectiveStep, Exit, Topology, blocks::Layer, split::crossing::Crossing,
@@ -48,8 +48,13 @@ impl Schedule {
         match several {
             // The head reads rows of all DP ranks.
             true => logit_tokens.push(of_all(CollectiveKind::AllGather, hidden)),
-            // The sum behind the embedding.
-            false => tokens.insert(0, CollectiveStep::sum(axis, hidden)),
+            // The sums behind the embedding, and behind the table of per-layer embeddings.
+            false => {
+                let columns = |own: &PerLayerEmbeddings| own.width * model.layers.len();
+                let widths = [Some(hidden), model.per_layer.as_ref().map(columns)];
+                let sums = widths.into_iter().flatten();
+                tokens.splice(..0, sums.map(|width| CollectiveStep::sum(axis, width)));
+            }
         }
         Self {
             tokens,

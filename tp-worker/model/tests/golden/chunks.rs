@@ -6,7 +6,7 @@ use lockstep_types::{Dtype, KvCacheDtype};
 use super::{Case, cases, cpu};
 use crate::driver::{Feed, logits};
 
-const MODELS: [&str; 4] = ["qwen3_moe", "gemma3", "gpt_oss_mxfp4", "gemma4_shared"];
+const MODELS: [&str; 4] = ["qwen3_moe", "gemma3", "gpt_oss_mxfp4", "gemma4_per_layer"];
 const CHUNKS: [usize; 5] = [1, 3, 7, 64, usize::MAX];
 const PAGES: [usize; 3] = [1, 16, 64];
 /// Window of the models that have one.

@@ -93,16 +93,37 @@ fn the_last_layers_read_the_caches_of_others() {
     }
 }
 
+/// The class has them, so a file that says nothing has them too.
+#[test]
+fn layers_may_have_embeddings_of_their_own() {
+    let read = |own: Value| good(&gemma4(&own)).per_layer;
+    assert_eq!(read(json!({})), None);
+    for (own, expected) in [
+        (
+            json!({"hidden_size_per_layer_input": "(absent)"}),
+            (256, 262_144, 16.0),
+        ),
+        (
+            json!({"hidden_size_per_layer_input": 24, "vocab_size_per_layer_input": 1000,
+                "dtype": "bfloat16", "torch_dtype": "(absent)"}),
+            (24, 1000, 4.90625),
+        ),
+    ] {
+        let found = read(own).expect("there are some");
+        assert_eq!((found.width, found.rows, found.factor), expected);
+    }
+}
+
 #[test]
 fn models_with_more_in_a_layer_are_refused() {
     for (own, key) in [
         (
-            json!({"hidden_size_per_layer_input": 256}),
-            "`hidden_size_per_layer_input` is 256",
+            json!({"hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 5}),
+            "`vocab_size_per_layer_input` is 5, and the vocabulary has",
         ),
         (
-            json!({"hidden_size_per_layer_input": "(absent)"}),
-            "`hidden_size_per_layer_input`",
+            json!({"hidden_size_per_layer_input": -1}),
+            "`hidden_size_per_layer_input` is -1",
         ),
         (
             json!({"num_kv_shared_layers": 4}),

@@ -91,6 +91,7 @@ fn model(hidden: usize, num_layers: usize, tied: bool) -> ModelConfig {
         hidden_size: hidden,
         layers: vec![layer(); num_layers],
         vocab_size: 100,
+        per_layer: None,
         max_position_embeddings: 512,
         norm: NormKind::Rms,
         multipliers: Multipliers::default(),

@@ -32,6 +32,7 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
             scale: 1.0,
         }],
         vocab_size: vocab,
+        per_layer: None,
         max_position_embeddings: 16,
         norm: NormKind::Rms,
         multipliers: Multipliers::default(),
