@@ -48,9 +48,9 @@ pub use model::{
     Activation, Architecture, AttentionNames, AttentionSpec, ExpertGate, ExpertGroups,
     ExpertTensors, ExpertsNames, ExpertsSpec, GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec,
     GatedMlpNames, GatedMlpSpec, GroupWorth, LatentAttentionNames, LatentAttentionSpec, LayerSpec,
-    LongRope, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms, PerLayerEmbeddings,
-    PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling, RopeConfig, RopeScaling, RouterWeights,
-    Routing, SharedExpert, Values,
+    LongRope, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms, ParallelMlpNames,
+    ParallelMlpSpec, PerLayerEmbeddings, PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling,
+    RopeConfig, RopeScaling, RouterWeights, Routing, SharedExpert, Values,
 };
 pub use names::{PerLayerNames, TensorNames};
 pub use reserve::ReserveConfig;

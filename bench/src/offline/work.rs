@@ -208,17 +208,15 @@ fn experts(model: &ModelConfig, memory: &dyn DeviceMemory) -> Vec<Experts> {
             format,
         })
     };
-    let of_layer = |layer: &LayerSpec| match &layer.mlp {
-        Mlp::Gated(_) | Mlp::Plain(_) => None,
-        Mlp::Experts(spec) => {
-            let (hidden, width) = (model.hidden_size, spec.width);
-            let each = bytes(2 * width, hidden) + bytes(hidden, width);
-            // Each row goes through the shared ones, so they are no part of it.
-            Some(Experts {
-                bytes: spec.count as f64 * each as f64,
-                left: 1.0 - spec.active as f64 / spec.count as f64,
-            })
-        }
+    let of_layer = |layer: &LayerSpec| {
+        let spec = layer.mlp.experts()?;
+        let (hidden, width) = (model.hidden_size, spec.width);
+        let each = bytes(2 * width, hidden) + bytes(hidden, width);
+        // Each row goes through the shared ones, so they are no part of it.
+        Some(Experts {
+            bytes: spec.count as f64 * each as f64,
+            left: 1.0 - spec.active as f64 / spec.count as f64,
+        })
     };
     model.layers.iter().filter_map(of_layer).collect()
 }

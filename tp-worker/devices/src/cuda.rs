@@ -1,5 +1,7 @@
 //! NVIDIA's GPUs.
 
+mod layers;
+
 use std::path::{Path, PathBuf};
 
 use lockstep_backend::{AttentionShape, BackendError, DeviceMemory, ExpertsShape, Groups};
@@ -115,16 +117,8 @@ impl Device for CudaBackend {
     }
 
     fn serves_layers(model: &ModelConfig) -> Result<(), DeviceError> {
-        let why = if model.has_states() || model.has_output_gates() {
-            "recurrent layers and output gates are not served on GPUs: give --device cpu"
-        } else if model.attentions().any(|layer| layer.kv_of.is_some()) {
-            "layers that share caches are not served on GPUs: give --device cpu"
-        } else if model.per_layer.is_some() {
-            "per-layer embeddings are not served on GPUs: give --device cpu"
-        } else {
-            return Ok(());
-        };
-        Err(DeviceError::new(CudaError::Unsupported(why.into())))
+        let refused = |why: &str| DeviceError::new(CudaError::Unsupported(why.into()));
+        layers::lacking(model).map_or(Ok(()), |why| Err(refused(why)))
     }
 
     fn serves_experts(experts: &ExpertsShape) -> Result<(), DeviceError> {

@@ -98,7 +98,7 @@ impl Case {
 
     /// Returns true for a mixture of experts.
     fn is_mixture(&self) -> bool {
-        let mixed = |layer: &LayerSpec| matches!(layer.mlp, Mlp::Experts(_));
+        let mixed = |layer: &LayerSpec| layer.mlp.experts().is_some();
         self.model.layers.iter().any(mixed)
     }
 }
@@ -112,7 +112,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 59] = [
+const CASES: [&str; 60] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -160,6 +160,7 @@ const CASES: [&str; 59] = [
     "gemma4_shared",
     "gemma4_per_layer",
     "gemma4_per_layer_wrapped",
+    "gemma4_moe",
     "starcoder2",
     "ministral3",
     "qwen3_5",
@@ -185,11 +186,13 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
 }
 
 /// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, latent attention,
-/// shared caches and recurrent models.
+/// shared caches, experts beside MLPs and recurrent models.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
     let served = |case: &Case| {
         let floats = !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
+        let beside = |layer: &LayerSpec| matches!(layer.mlp, Mlp::Parallel(_));
         let attends = !case.has_latents() && !case.shares_caches();
+        let attends = attends && !case.model.layers.iter().any(beside);
         floats && attends && !case.model.has_states()
     };
     cases().filter(move |(_, case)| served(case))

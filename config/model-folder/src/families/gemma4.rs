@@ -1,7 +1,9 @@
 //! Gemma 4's dense models: full layers have heads of their own width whose values are their keys,
 //! and rotate a part of their pairs; values have norms; a scale follows each layer. In small models
-//! the last layers read the caches of layers before them, and layers have embeddings of their own.
+//! the last layers read the caches of layers before them, and layers have embeddings of their own;
+//! in sparse ones experts stand beside each MLP.
 
+mod parallel;
 mod per_layer;
 mod shared;
 
@@ -36,17 +38,16 @@ pub(super) const FAMILY: Family = Family {
             FULL_KV_HEADS,
             KEYS_ARE_VALUES,
             BIDIRECTIONAL,
-            EXPERTS,
+            parallel::EXPERTS,
+            parallel::COUNT,
+            parallel::ACTIVE,
+            parallel::WIDTH,
             per_layer::WIDTH,
             per_layer::ROWS,
             shared::LAYERS,
             shared::DOUBLE_WIDE,
             "hidden_activation",
             PER_LAYER_CONFIG,
-            // Facts about what is refused where it is there.
-            "moe_intermediate_size",
-            "num_experts",
-            "top_k_experts",
         ],
         ..Traits::LLAMA
     },
@@ -63,8 +64,6 @@ const PER_LAYER_CONFIG: &str = "per_layer_config";
 const KEYS_ARE_VALUES: &str = "attention_k_eq_v";
 /// Key of a mask by which tokens see later ones: "vision" is about images alone.
 const BIDIRECTIONAL: &str = "use_bidirectional_attention";
-/// Key of experts beside MLPs.
-const EXPERTS: &str = "enable_moe_block";
 
 const DENSE: Dense = Dense {
     qk_norm: QkNorm::PerHead,
@@ -122,8 +121,11 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
     }
     let keys_are_values = config.flag(KEYS_ARE_VALUES, false)?;
     let full = full(&config, keys_are_values)?;
-    let sliding = DENSE.layers(&config)?;
-    let full = DENSE.layers(&full)?;
+    let layers_of = |config: &Raw| match parallel::read(config, &DENSE)? {
+        None => DENSE.layers(config),
+        Some(mlp) => DENSE.layers_with(config, |_| mlp.clone()),
+    };
+    let (sliding, full) = (layers_of(&config)?, layers_of(&full)?);
     let types = layer_types::read(&config, depth)?;
     let layers = types.iter().copied().zip(sliding.into_iter().zip(full));
     let layers = layers.map(|(kind, (sliding, full))| {
@@ -181,12 +183,8 @@ fn full(config: &Raw, keys_are_values: bool) -> Result<Raw, ModelConfigError> {
     Ok(full)
 }
 
-/// Refuses models with experts, and such as are not for generation.
+/// Refuses models that are not for generation.
 fn refuse(config: &Raw) -> Result<(), ModelConfigError> {
-    if config.flag(EXPERTS, false)? {
-        let remedy = "experts beside MLPs, as in 26B-A4B, are not served; use a dense model";
-        return Err(config.unsupported(EXPERTS, remedy));
-    }
     match config.text(BIDIRECTIONAL)? {
         None | Some("vision") => Ok(()),
         Some(_) => {

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 59] = [
+const MODELS: [&str; 60] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -63,6 +63,7 @@ const MODELS: [&str; 59] = [
     "gemma4_shared",
     "gemma4_per_layer",
     "gemma4_per_layer_wrapped",
+    "gemma4_moe",
     "starcoder2",
     "ministral3",
     "deepseek_v2",
@@ -111,6 +112,7 @@ fn gpus_serve_experts_and_refuse_recurrent_layers() {
         ("qwen3_5", 1, Some("recurrent layers")),
         ("qwen3_next", 2, Some("recurrent layers")),
         ("gemma4_shared", 1, Some("share caches")),
+        ("gemma4_moe", 1, Some("experts beside MLPs")),
     ] {
         let setup = Setup {
             context: 256,

@@ -15,6 +15,7 @@
 //!   experts, and [`gpt_oss`] one with both, and with sinks. [`mechanisms`] has every drafter on
 //!   each of them. [`latent`] has one with latent attention.
 //! - [`hybrid`] has a model with recurrent layers.
+//! - [`gemma4`] has a model with shared caches, embeddings of each layer, and experts beside MLPs.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`constraints`] checks constrained outputs; the random requests of all others have some, too.
 //! - [`budgets`] limits the reasoning before outputs.
@@ -34,6 +35,7 @@ mod depth;
 mod dflash;
 mod experts;
 mod forced;
+mod gemma4;
 mod goldens;
 mod gpt_oss;
 mod hybrid;

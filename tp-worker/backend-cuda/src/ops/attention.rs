@@ -362,6 +362,11 @@ fn check(shape: &AttentionShape, cached: Element) -> Result<(), CudaError> {
         head_dim,
         ..
     } = *shape;
+    if shape.reads_only {
+        return Err(CudaError::Unsupported(
+            "layers that share caches are not served on GPUs: run on the CPU".to_owned(),
+        ));
+    }
     if shape.latent.is_some() {
         return Err(CudaError::Unsupported(
             "latent attention (MLA) is not served on GPUs: run on the CPU".to_owned(),

@@ -24,7 +24,7 @@ pub(crate) struct Layer<F: Form> {
     pub mlp: Mlp<F>,
     /// Norm of the MLP's output; `None` if that is added as it is.
     pub mlp_output_norm: Option<Norm<F>>,
-    /// What the layer adds behind its MLP, by the token itself; `None` in most models.
+    /// Block behind the MLP that adds something of the token itself; `None` in most models.
     pub per_layer: Option<PerLayer<F>>,
 }
 
@@ -74,7 +74,7 @@ impl Layer<Listed> {
         axis: Axis,
     ) -> Vec<CollectiveStep> {
         let mixer = Mixer::collectives(spec, hidden, topology, axis);
-        let mlp = Mlp::collectives(hidden, topology, axis);
+        let mlp = Mlp::collectives(&spec.mlp, hidden, topology, axis);
         mixer.into_iter().chain(mlp).collect()
     }
 }

@@ -4,7 +4,8 @@ use lockstep_backend::{Axis, CollectiveCall};
 use lockstep_types::{Dtype, LayerSpec, ModelConfig, PerLayerEmbeddings};
 
 use crate::{
-    CollectiveKind, CollectiveStep, Exit, Topology, blocks::Layer, split::crossing::Crossing,
+    CollectiveKind, CollectiveStep, CountedRows, Exit, Topology, blocks::Layer,
+    split::crossing::Crossing,
 };
 
 /// All collectives of a pass, in order. The list depends on the model and its split alone.
@@ -96,7 +97,10 @@ impl Schedule {
         let mut all = Vec::new();
         for step in self.tokens.iter().chain(&self.logit_tokens[..tail]) {
             let CollectiveStep {
-                kind, axis, width, ..
+                kind,
+                axis,
+                rows,
+                width,
             } = *step;
             let ranks = match axis {
                 Axis::World => topology.world.size,
@@ -107,7 +111,13 @@ impl Schedule {
                 continue;
             }
             match kind {
-                CollectiveKind::AllReduce => all.extend(CollectiveCall::sum(axis, tokens * width)),
+                CollectiveKind::AllReduce => {
+                    let rows = match rows {
+                        CountedRows::DpRank => tokens,
+                        CountedRows::World => crossing.all(),
+                    };
+                    all.extend(CollectiveCall::sum(axis, rows * width));
+                }
                 CollectiveKind::ReduceScatter => {
                     let (len, rows) = (crossing.all() * width, &crossing.rows);
                     all.extend(CollectiveCall::scatter(axis, len, rows, width));

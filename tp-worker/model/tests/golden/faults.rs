@@ -351,7 +351,7 @@ fn worth(model: &mut ModelConfig, worth: GroupWorth) {
 /// Changes each mixture of experts.
 fn mixtures(model: &mut ModelConfig, change: impl Fn(&mut ExpertsSpec)) {
     for layer in &mut model.layers {
-        if let Mlp::Experts(experts) = &mut layer.mlp {
+        if let Some(experts) = layer.mlp.experts_mut() {
             change(experts);
         }
     }
@@ -380,6 +380,7 @@ fn silu(model: &mut ModelConfig) {
         match &mut layer.mlp {
             Mlp::Gated(mlp) => mlp.activation = Activation::Silu,
             Mlp::Plain(mlp) => mlp.activation = Activation::Silu,
+            Mlp::Parallel(both) => both.gated.activation = Activation::Silu,
             Mlp::Experts(_) => {}
         }
     }

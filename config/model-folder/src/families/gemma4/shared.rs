@@ -39,8 +39,10 @@ pub(super) fn share(
         if let Some(attention) = layer.attention_mut() {
             attention.kv_of = Some(before);
         }
-        if let (true, Mlp::Gated(mlp)) = (double_wide, &mut layer.mlp) {
-            mlp.width *= 2;
+        match &mut layer.mlp {
+            Mlp::Gated(mlp) if double_wide => mlp.width *= 2,
+            Mlp::Parallel(both) if double_wide => both.gated.width *= 2,
+            _ => {}
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Gemma 4's two kinds of heads, and what is refused.
 
-use lockstep_types::{RopeScaling, Values};
+use lockstep_types::{ExpertGate, ExpertsSpec, Mlp, RopeScaling, Routing, Values};
 use serde_json::{Value, json};
 
 use super::{good, load};
@@ -115,6 +115,31 @@ fn layers_may_have_embeddings_of_their_own() {
 }
 
 #[test]
+fn experts_stand_beside_mlps() {
+    let own = json!({"enable_moe_block": true, "num_experts": 9, "top_k_experts": 3,
+        "moe_intermediate_size": 28});
+    for layer in good(&gemma4(&own)).layers {
+        let Mlp::Parallel(both) = layer.mlp else {
+            panic!("each layer has both");
+        };
+        assert_eq!(both.gated.width, 96);
+        let ExpertsSpec {
+            count,
+            active,
+            width,
+            gate,
+            routing,
+            ..
+        } = both.experts;
+        assert_eq!((count, active, width), (9, 3, 28));
+        assert_eq!(
+            (gate, routing),
+            (ExpertGate::GeluTanh, Routing::softmax(true))
+        );
+    }
+}
+
+#[test]
 fn models_with_more_in_a_layer_are_refused() {
     for (own, key) in [
         (
@@ -137,7 +162,19 @@ fn models_with_more_in_a_layer_are_refused() {
             json!({"num_kv_shared_layers": 1}),
             "no layer before these has a cache of `full_attention`",
         ),
-        (json!({"enable_moe_block": true}), "`enable_moe_block`"),
+        (
+            json!({"enable_moe_block": true}),
+            "`num_experts` is missing",
+        ),
+        (
+            json!({"enable_moe_block": true, "num_experts": 4, "top_k_experts": 5}),
+            "`top_k_experts` is 5, and there are 4 experts",
+        ),
+        (
+            json!({"enable_moe_block": true, "num_experts": 4, "top_k_experts": 2}),
+            "`moe_intermediate_size` is missing",
+        ),
+        (json!({"num_experts": 4}), "`num_experts`"),
         (
             json!({"use_bidirectional_attention": "all"}),
             "`use_bidirectional_attention`",

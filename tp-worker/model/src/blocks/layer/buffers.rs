@@ -122,10 +122,11 @@ impl<T> LayerBuffers<T> {
     }
 
     /// Sets the row count of the buffers that only the second half of a layer writes, except
-    /// the MLP's.
+    /// the MLP's for rows of all DP ranks.
     fn set_block_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         backend.set_rows(&mut self.delta, rows);
         backend.set_rows(&mut self.normed, rows);
+        self.mlps.set_own_rows(backend, rows);
     }
 
     /// Sets the row count of the buffers that the MLP reads and writes.

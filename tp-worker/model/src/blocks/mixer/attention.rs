@@ -7,7 +7,7 @@ mod together;
 use std::ops::Range;
 
 use lockstep_backend::{Attend, AttentionShape, Axis, Backend, BackendError, Holds, WholeNorms};
-use lockstep_types::{AttentionSpec, KvGroup, ModelConfig, QkNorm, RopeConfig, Values};
+use lockstep_types::{AttentionSpec, KvGroup, ModelConfig, QkNorm, RopeConfig};
 
 use crate::{
     CollectiveStep, Shard, Topology,
@@ -22,7 +22,7 @@ use crate::{
     },
     split::topology::attention_axis,
 };
-use rows::{keys_and_values, pairs, query_rows, scaled, tensor_rows};
+use rows::{keys_and_values, pairs, query_rows, scaled, tensor_rows, value_norm};
 pub(crate) use together::Together;
 
 /// One rank's heads of one layer's attention.
@@ -168,7 +168,7 @@ impl Attention<Listed> {
             window: _,
             ref rope,
             qk_norm,
-            values: of_values,
+            values: _,
             kv_of,
             qkv_bias,
             output_bias,
@@ -200,8 +200,6 @@ impl Attention<Listed> {
         let k_norm = norm(&names.key_norm, kv, &keys).filter(|_| kv_of.is_none());
         let mut qkv = vec![query(rotated)];
         qkv.extend(keys_and_values(place, attention, keys, values));
-        let normed = of_values != Values::Projected && kv_of.is_none();
-        let v_norm = normed.then(|| VectorPart::ones(dim));
         Self {
             cache: CachePlace::of(&variants.caches, kv_of.unwrap_or(place.number)),
             shape: Self::shape(attention, shard),
@@ -212,7 +210,7 @@ impl Attention<Listed> {
             gate: output_gate.then(|| Linear::of_outputs(&gate, place.inputs, qkv_bias)),
             q_norm,
             k_norm,
-            v_norm,
+            v_norm: value_norm(attention),
             sinks,
             together: Together::of(attention, shard),
             output: Linear::of_inputs(

@@ -138,6 +138,7 @@ fn mixture(count: usize) -> ModelConfig {
         gate: ExpertGate::Silu,
         routing: Routing::softmax(true),
         router_bias: false,
+        scales: None,
         shared: None,
         names: ExpertsNames::of_mlp(),
     });

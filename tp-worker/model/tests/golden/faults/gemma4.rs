@@ -1,12 +1,16 @@
 //! Mechanisms of Gemma 4's small and sparse models, left out.
 
+use std::mem::swap;
 use std::num::NonZeroUsize;
 
-use lockstep_types::{Activation, AttentionSpec, ModelConfig, PerLayerEmbeddings, QkNorm};
+use lockstep_types::{
+    Activation, AttentionSpec, ExpertGate, Mlp, ModelConfig, ParallelMlpNames, PerLayerEmbeddings,
+    QkNorm,
+};
 
-use super::{Left, each};
+use super::{Left, each, mixtures, silu};
 
-pub(super) const FAULTS: [Left; 8] = [
+pub(super) const FAULTS: [Left; 17] = [
     ("gemma4_shared", "last layer of a kind", |model| {
         // The first layer that slides instead of the second.
         readers(model, |layer| {
@@ -59,7 +63,46 @@ pub(super) const FAULTS: [Left; 8] = [
             model.names.per_layer.output_norm = model.names.mlp_output_norm.clone();
         },
     ),
+    ("gemma4_moe", "GELU of experts", |model| {
+        mixtures(model, |experts| experts.gate = ExpertGate::Silu);
+    }),
+    ("gemma4_moe", "GELU of MLPs beside experts", silu),
+    ("gemma4_moe", "factors of experts", |model| {
+        mixtures(model, |experts| experts.scales = None);
+    }),
+    ("gemma4_moe", "sum of weights", |model| {
+        mixtures(model, |experts| experts.routing.renormalized = false);
+    }),
+    ("gemma4_moe", "last expert", |model| {
+        mixtures(model, |experts| experts.active -= 1);
+    }),
+    ("gemma4_moe", "norm that experts read", |model| {
+        // That of the MLP.
+        let read = model.names.mlp_norm.clone();
+        beside(model, |names| names.experts_norm.clone_from(&read));
+    }),
+    ("gemma4_moe", "norms of both outputs", |model| {
+        beside(model, |names| {
+            swap(&mut names.gated_output_norm, &mut names.experts_output_norm)
+        });
+    }),
+    ("gemma4_moe", "router's own norm", |model| {
+        let read = format!("{}.weight", model.names.mlp_norm);
+        beside(model, |names| names.router_scale.clone_from(&read));
+    }),
+    ("gemma4_moe", "norm of the sum", |model| {
+        model.names.mlp_output_norm = "post_feedforward_layernorm_1".to_owned();
+    }),
 ];
+
+/// Changes the names of tensors around experts that stand beside MLPs.
+fn beside(model: &mut ModelConfig, change: impl Fn(&mut ParallelMlpNames)) {
+    for layer in &mut model.layers {
+        if let Mlp::Parallel(both) = &mut layer.mlp {
+            change(&mut both.names);
+        }
+    }
+}
 
 fn per_layer(model: &mut ModelConfig, change: impl Fn(&mut PerLayerEmbeddings)) {
     change(model.per_layer.as_mut().unwrap());

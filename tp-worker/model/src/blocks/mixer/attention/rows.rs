@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use lockstep_types::{AttentionSpec, Values};
 
-use crate::blocks::{LayerPlace, linear::Fused};
+use crate::blocks::{LayerPlace, linear::Fused, parts::VectorPart};
 
 /// Returns the rows of the tensor of queries: those of each head are its query, and then its gate if
 /// there are gates.
@@ -61,6 +61,13 @@ pub(super) fn pairs(rotated: usize, head: Range<usize>) -> Vec<Range<usize>> {
 /// Returns the range of the parts of `by` elements in `range`.
 pub(super) fn scaled(range: &Range<usize>, by: usize) -> Range<usize> {
     range.start * by..range.end * by
+}
+
+/// Lists the weights of the norm of value heads, which are ones; `None` if values are not normed, or
+/// the layer reads those of another.
+pub(super) fn value_norm(attention: &AttentionSpec) -> Option<VectorPart> {
+    let normed = attention.values != Values::Projected && attention.kv_of.is_none();
+    normed.then(|| VectorPart::ones(attention.head_dim))
 }
 
 /// Lists the projections of keys and of values of which a rank takes the rows `keys` and `values`;
