@@ -85,7 +85,7 @@ pub struct KvGroup {
 
 impl LayerSpec {
     /// Returns the cache of positions that the layer keeps; `None` of a recurrent layer, which has
-    /// a state instead.
+    /// a state instead, and of a layer that reads another one's cache.
     pub fn kv(&self) -> Option<KvSpec> {
         let attention = match &self.mixer {
             Mixer::Attention(attention) => attention,
@@ -97,6 +97,9 @@ impl LayerSpec {
             }
             Mixer::GatedDelta(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) => return None,
         };
+        if attention.kv_of.is_some() {
+            return None;
+        }
         let (kv_heads, head_dim) = (attention.kv_heads, attention.head_dim);
         Some(match attention.window {
             None => KvSpec::Full { kv_heads, head_dim },
@@ -118,7 +121,8 @@ impl ModelConfig {
     /// The first group always keeps all positions: its pages name the blocks of a text, and a
     /// drafter's caches lie under them. If all layers have windows, no layer is in it, and its
     /// pages have no memory but a drafter's. A layer whose window is as long as the longest text
-    /// keeps all positions. Recurrent layers are in no group.
+    /// keeps all positions. Recurrent layers are in no group, nor are layers that read the cache
+    /// of another.
     pub fn kv_groups(&self) -> Vec<KvGroup> {
         let longest = self.max_position_embeddings;
         let shows_all = |spec: &KvSpec| spec.window().is_none_or(|window| window >= longest);
@@ -184,6 +188,7 @@ pub(crate) mod tests {
             hidden_size: 8,
             layers: attentions.into_iter().map(layer).collect(),
             vocab_size: 8,
+            per_layer: None,
             max_position_embeddings: 8,
             norm: NormKind::Rms,
             multipliers: Multipliers::default(),
@@ -257,6 +262,23 @@ pub(crate) mod tests {
             .collect();
         assert_eq!(of_groups, [7, 3]);
         assert_eq!(pages.bytes(2, 10, 100), 7 * 2 * 10 + 3 * 2 * 100);
+    }
+
+    /// Layers that read the caches of others keep none, and take no memory.
+    #[test]
+    fn shared_caches_are_kept_once() {
+        let layer = |window: usize, kv_of| AttentionSpec {
+            window: NonZeroUsize::new(window),
+            kv_of,
+            ..AttentionSpec::dense(4, 2, 16)
+        };
+        let own = [layer(3, None), layer(0, None), layer(3, None)];
+        let readers = [layer(3, Some(2)), layer(0, Some(1)), layer(3, Some(2))];
+        let expected = model(own.clone()).kv_groups();
+        assert_eq!(model(own.into_iter().chain(readers)).kv_groups(), expected);
+        let readers = model([layer(0, None), layer(0, Some(0))]);
+        let elements = readers.layers.iter().map(|layer| layer.mixer.elements(8));
+        assert_eq!(elements.collect::<Vec<_>>(), [8 * 16 * 12, 8 * 16 * 8]);
     }
 
     /// A rank's part of a group's cache has one shape, whatever query heads its layers have.

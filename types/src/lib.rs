@@ -49,10 +49,11 @@ pub use model::{
     ExpertTensors, ExpertsNames, ExpertsSpec, GatedDeltaInputs, GatedDeltaNames, GatedDeltaSpec,
     GatedMlpNames, GatedMlpSpec, GroupWorth, LatentAttentionNames, LatentAttentionSpec, LayerSpec,
     LongRope, Mamba2Names, Mamba2Spec, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms,
-    PlainMlpNames, PlainMlpSpec, QkNorm, QueryScaling, RopeConfig, RopeScaling, RouterWeights,
-    Routing, SharedExpert, ShortConvolutionNames, ShortConvolutionSpec, Values,
+    ParallelMlpNames, ParallelMlpSpec, PerLayerEmbeddings, PlainMlpNames, PlainMlpSpec, QkNorm,
+    QueryScaling, RopeConfig, RopeScaling, RouterWeights, Routing, SharedExpert,
+    ShortConvolutionNames, ShortConvolutionSpec, Values,
 };
-pub use names::TensorNames;
+pub use names::{PerLayerNames, TensorNames};
 pub use reserve::ReserveConfig;
 pub use speculation::{
     Algorithm, Algorithms, Capabilities, DflashSpec, DraftKind, DraftKv, DraftModel, DraftShape,

@@ -4,6 +4,7 @@ mod latent;
 mod mixer;
 mod mlp;
 mod multipliers;
+mod per_layer;
 mod rope;
 
 use std::fmt;
@@ -23,10 +24,11 @@ pub use mixer::{
 };
 pub use mlp::{
     Activation, ExpertGate, ExpertGroups, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames,
-    GatedMlpSpec, GroupWorth, Mlp, PlainMlpNames, PlainMlpSpec, RouterWeights, Routing,
-    SharedExpert,
+    GatedMlpSpec, GroupWorth, Mlp, ParallelMlpNames, ParallelMlpSpec, PlainMlpNames, PlainMlpSpec,
+    RouterWeights, Routing, SharedExpert,
 };
 pub use multipliers::Multipliers;
+pub use per_layer::PerLayerEmbeddings;
 pub use rope::{LongRope, QueryScaling, RopeConfig, RopeScaling};
 
 /// Names of a model family in `config.json`.
@@ -68,6 +70,9 @@ pub struct ModelConfig {
     pub layers: Vec<LayerSpec>,
     /// Rows of the embedding table.
     pub vocab_size: usize,
+    /// Embeddings that each layer has for itself; `None` in most models.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_layer: Option<PerLayerEmbeddings>,
     /// Longest sequence that the positions cover.
     pub max_position_embeddings: usize,
     /// Kind of all norms of the residual stream and of heads.
@@ -193,10 +198,7 @@ impl ModelConfig {
 
     /// Returns the mixtures of experts, in the order of layers.
     fn experts(&self) -> impl Iterator<Item = &ExpertsSpec> {
-        self.layers.iter().filter_map(|layer| match &layer.mlp {
-            Mlp::Experts(experts) => Some(experts),
-            Mlp::Gated(_) | Mlp::Plain(_) => None,
-        })
+        self.layers.iter().filter_map(|layer| layer.mlp.experts())
     }
 
     /// Returns the format on a device of whole matrices of `role`. A rank's parts, and
@@ -289,14 +291,16 @@ impl ModelConfig {
     /// Returns the least number of columns of an MLP that all ranks divide. Experts that are split
     /// by number over `ep_size` groups of ranks have as many columns for each group.
     pub fn narrowest_mlp(&self, ep_size: usize) -> usize {
+        let of_experts = |experts: &ExpertsSpec| {
+            let shared = experts.shared.as_ref();
+            let shared = shared.filter(|shared| ep_size > 1 || shared.gate.is_some());
+            let shared = shared.map_or(usize::MAX, |shared| shared.width);
+            experts.width.saturating_mul(ep_size).min(shared)
+        };
         let columns = |layer: &LayerSpec| match &layer.mlp {
             Mlp::Gated(_) | Mlp::Plain(_) => layer.mlp.width(),
-            Mlp::Experts(experts) => {
-                let shared = experts.shared.as_ref();
-                let shared = shared.filter(|shared| ep_size > 1 || shared.gate.is_some());
-                let shared = shared.map_or(usize::MAX, |shared| shared.width);
-                experts.width.saturating_mul(ep_size).min(shared)
-            }
+            Mlp::Experts(experts) => of_experts(experts),
+            Mlp::Parallel(both) => both.gated.width.min(of_experts(&both.experts)),
         };
         let mlps = self.layers.iter().map(columns);
         mlps.min().unwrap_or(usize::MAX)

@@ -27,6 +27,41 @@ pub struct TensorNames {
     /// Factor of the residual stream behind a layer: the whole name below the layer's prefix.
     /// `None` where layers have none.
     pub layer_scale: Option<String>,
+    /// Per-layer embeddings, where a model has some.
+    pub per_layer: PerLayerNames,
+}
+
+/// Names of the tensors of per-layer embeddings ([`crate::PerLayerEmbeddings`]), as
+/// [`TensorNames`] says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PerLayerNames {
+    /// Table of tokens with columns for all layers.
+    pub table: String,
+    /// Projection of embeddings, with rows for all layers.
+    pub projection: String,
+    /// Norm of a layer's projection, which all layers share.
+    pub norm: String,
+    /// Gate of a layer, below its prefix.
+    pub gate: String,
+    /// Projection to the residual stream, likewise.
+    pub output: String,
+    /// Norm of that projection, likewise.
+    pub output_norm: String,
+}
+
+/// Names of Gemma 3n and 4.
+impl Default for PerLayerNames {
+    fn default() -> Self {
+        let name = str::to_owned;
+        Self {
+            table: name("model.embed_tokens_per_layer"),
+            projection: name("model.per_layer_model_projection"),
+            norm: name("model.per_layer_projection_norm"),
+            gate: name("per_layer_input_gate"),
+            output: name("per_layer_projection"),
+            output_norm: name("post_per_layer_input_norm"),
+        }
+    }
 }
 
 /// Names of Llama, and of the families that are written as Llamas.
@@ -43,6 +78,7 @@ impl Default for TensorNames {
             mixer_output_norm: name("post_attention_layernorm"),
             mlp_output_norm: name("post_feedforward_layernorm"),
             layer_scale: None,
+            per_layer: PerLayerNames::default(),
         }
     }
 }
@@ -70,7 +106,15 @@ impl TensorNames {
     /// The output head stands outside of the body and keeps its name.
     #[must_use]
     pub fn moved(mut self, from: &str, to: &str) -> Self {
-        for name in [&mut self.embedding, &mut self.layers, &mut self.norm] {
+        let per_layer = &mut self.per_layer;
+        for name in [
+            &mut self.embedding,
+            &mut self.layers,
+            &mut self.norm,
+            &mut per_layer.table,
+            &mut per_layer.projection,
+            &mut per_layer.norm,
+        ] {
             if let Some(rest) = name.strip_prefix(from) {
                 *name = format!("{to}{rest}");
             }
@@ -90,6 +134,9 @@ mod tests {
         assert_eq!(moved.embedding, "language_model.model.embed_tokens");
         assert_eq!(moved.layer(3), "language_model.model.layers.3");
         assert_eq!(moved.norm, "language_model.model.norm");
+        let table = "language_model.model.embed_tokens_per_layer";
+        assert_eq!(moved.per_layer.table, table);
+        assert_eq!(moved.per_layer.gate, names.per_layer.gate);
         let module = moved.module("language_model.model.layers.3.mlp.down_proj.weight");
         assert_eq!(module, Some("3.mlp.down_proj"));
         assert_eq!(names.module("model.layers.3.mlp.down_proj.bias"), None);

@@ -29,10 +29,7 @@ const SUMS: Names = &["weigh_choices", READS];
 /// Returns the experts of the first layer that is a mixture.
 pub fn mixture(model: &ModelConfig) -> Option<&ExpertsSpec> {
     let mut layers = model.layers.iter();
-    layers.find_map(|layer| match &layer.mlp {
-        Mlp::Experts(spec) => Some(spec),
-        Mlp::Gated(_) | Mlp::Plain(_) => None,
-    })
+    layers.find_map(|layer| layer.mlp.experts())
 }
 
 /// One layer's weights.
@@ -312,6 +309,7 @@ fn mix<B: Device>(
         shared: spec.shared_count(),
         routing: spec.routing,
         correction: None,
+        scales: None,
         gate_up: &layer.gate_up,
         gate_up_bias: layer.biases[0].as_ref(),
         gate: spec.gate,

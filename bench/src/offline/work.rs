@@ -88,7 +88,22 @@ impl Model {
             role: MatrixRole::Vocabulary,
             format: WeightFormat::of(model.quantization, MatrixRole::Vocabulary),
         });
-        let looked_up = tables * bytes as usize;
+        // A table of per-layer embeddings is looked up alone, too.
+        let per_layer = model.per_layer.as_ref().map_or(0, |own| {
+            let bytes = memory.matrix_bytes(MatrixShape {
+                rows: model.vocab_size,
+                cols: own.width * model.layers.len(),
+                role: MatrixRole::Vocabulary,
+                format: WeightFormat::of(model.quantization, MatrixRole::Vocabulary),
+            });
+            bytes as usize
+                * if parallel.dp_size == 1 {
+                    1
+                } else {
+                    parallel.tp_size
+                }
+        });
+        let looked_up = tables * bytes as usize + per_layer;
         let ranks = parallel.attn_tp_size();
         let row_bytes = |columns| config.kv.dtype.row_bytes(columns);
         // Copies on ranks that share heads included.
@@ -197,17 +212,15 @@ fn experts(model: &ModelConfig, memory: &dyn DeviceMemory) -> Vec<Experts> {
             format,
         })
     };
-    let of_layer = |layer: &LayerSpec| match &layer.mlp {
-        Mlp::Gated(_) | Mlp::Plain(_) => None,
-        Mlp::Experts(spec) => {
-            let (hidden, width) = (model.hidden_size, spec.width);
-            let each = bytes(2 * width, hidden) + bytes(hidden, width);
-            // Each row goes through the shared ones, so they are no part of it.
-            Some(Experts {
-                bytes: spec.count as f64 * each as f64,
-                left: 1.0 - spec.active as f64 / spec.count as f64,
-            })
-        }
+    let of_layer = |layer: &LayerSpec| {
+        let spec = layer.mlp.experts()?;
+        let (hidden, width) = (model.hidden_size, spec.width);
+        let each = bytes(2 * width, hidden) + bytes(hidden, width);
+        // Each row goes through the shared ones, so they are no part of it.
+        Some(Experts {
+            bytes: spec.count as f64 * each as f64,
+            left: 1.0 - spec.active as f64 / spec.count as f64,
+        })
     };
     model.layers.iter().filter_map(of_layer).collect()
 }

@@ -41,7 +41,8 @@ mod window;
 mod wrappers;
 
 use lockstep_types::{
-    Architecture, LayerSpec, ModelConfigError, Multipliers, NormKind, TensorNames,
+    Architecture, LayerSpec, ModelConfigError, Multipliers, NormKind, PerLayerEmbeddings,
+    TensorNames,
 };
 use serde_json::{Value, json};
 
@@ -68,6 +69,9 @@ pub(crate) struct Family {
     pub layers: fn(&Raw) -> Result<Vec<LayerSpec>, ModelConfigError>,
 }
 
+/// Reader of a model's per-layer embeddings.
+type PerLayerReader = fn(&Raw) -> Result<Option<PerLayerEmbeddings>, ModelConfigError>;
+
 /// Facts about the whole model that differ between families.
 pub(crate) struct Traits {
     /// Kind of the norms.
@@ -76,6 +80,8 @@ pub(crate) struct Traits {
     pub norm_eps: &'static str,
     /// Reads the fixed factors.
     pub multipliers: fn(&Raw) -> Result<Multipliers, ModelConfigError>,
+    /// Reads the per-layer embeddings, if the model has some.
+    pub per_layer: PerLayerReader,
     /// Keys that the family knows beside those of all families. A key that is not known is refused
     /// if it turns something on.
     pub keys: &'static [&'static str],
@@ -91,6 +97,7 @@ impl Traits {
         norm: NormKind::Rms,
         norm_eps: "rms_norm_eps",
         multipliers: |_| Ok(Multipliers::default()),
+        per_layer: |_| Ok(None),
         keys: &[],
         draft_layer: None,
         only: || json!({}),

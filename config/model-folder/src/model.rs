@@ -212,6 +212,7 @@ fn build(dir: &Path, config: &Raw, family: &Family) -> Result<ModelConfig, Model
         hidden_size: config.required("hidden_size")?,
         layers: (family.layers)(config)?,
         vocab_size,
+        per_layer: (family.traits.per_layer)(config)?,
         max_position_embeddings: config.required("max_position_embeddings")?,
         norm: family.traits.norm,
         rms_norm_eps: families::norm_eps(config, family.traits.norm_eps)?,
@@ -271,7 +272,11 @@ fn believable(config: &Raw, model: &ModelConfig) -> Result<(), ModelConfigError>
         rows + layer.mlp.rows() as f64
     };
     let layers: f64 = model.layers.iter().map(layer).sum();
-    let parameters = hidden * (layers + 2.0 * model.vocab_size as f64);
+    let per_layer = model.per_layer.as_ref().map_or(0.0, |own| {
+        let rows = own.rows as f64 / hidden + 3.0;
+        rows * own.width as f64 * model.layers.len() as f64
+    });
+    let parameters = hidden * (layers + per_layer + 2.0 * model.vocab_size as f64);
     if parameters > LARGEST_MODEL {
         let message = format!("and other sizes amount to {parameters:.0e} parameters");
         return Err(config.wrong("hidden_size", message));

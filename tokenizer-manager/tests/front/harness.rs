@@ -232,6 +232,7 @@ fn model_config() -> ModelConfig {
         hidden_size: 256,
         layers: vec![layer(); 7],
         vocab_size: 4096,
+        per_layer: None,
         max_position_embeddings: 2048,
         norm: NormKind::Rms,
         multipliers: Multipliers::default(),

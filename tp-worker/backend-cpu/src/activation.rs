@@ -141,6 +141,7 @@ pub(crate) fn expert_gate(
 ) {
     pairs(pool, gate_up, width, out, |row, up, out| match gate {
         ExpertGate::Silu => silu_mul_row(isa, row, up, out),
+        ExpertGate::GeluTanh => gelu_mul_row(isa, row, up, out),
         ExpertGate::Clamped { limit, alpha } => clamped_row(isa, row, up, limit, alpha, out),
     });
 }

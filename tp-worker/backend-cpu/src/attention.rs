@@ -153,7 +153,9 @@ impl Attention {
     ) -> Result<(), BackendError> {
         let shape = &shared_out(shape);
         let cells = inputs.cells(cache.shape.group);
-        cache.write(pool, isa, layer, qkv, shape.qkv_width(), cells);
+        if !shape.reads_only {
+            cache.write(pool, isa, layer, qkv, shape.qkv_width(), cells);
+        }
         let element = cache.element(compute);
         let tiles = select(isa, element);
         let integers = integers::select(isa, tiles, cache);

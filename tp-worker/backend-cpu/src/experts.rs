@@ -106,6 +106,7 @@ fn rule<'w>(w: &Experts<'w, CpuMatrix, CpuVector>) -> Rule<'w> {
     Rule {
         routing: w.routing,
         correction: w.correction.map(|values| values.0.as_slice()),
+        scales: w.scales.map(|values| values.0.as_slice()),
         scored: w.scored,
         first: w.first,
         shared: w.shared,

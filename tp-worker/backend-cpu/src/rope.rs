@@ -68,7 +68,7 @@ pub(crate) fn rope(
     positions: &[u32],
 ) {
     let (width, half) = (shape.qkv_width(), table.half);
-    let rotated = (shape.heads + shape.kv_heads) * shape.head_dim;
+    let rotated = (shape.heads + shape.written_heads()) * shape.head_dim;
     for_rows(pool, qkv, width, |rows, part| {
         for (row, position) in part.chunks_exact_mut(width).zip(&positions[rows]) {
             let angles = *position as usize * half..(*position as usize + 1) * half;

@@ -64,6 +64,8 @@ pub struct Experts<'a, M, V> {
     /// Values `[scored]` that are added to the weights for the choice alone; `None` if choices go
     /// by the weights.
     pub correction: Option<&'a V>,
+    /// Factors `[scored]` of the weights, after the rule; `None` if there are none.
+    pub scales: Option<&'a V>,
     /// Gate rows, then up rows of each expert, `[2·m, in]`.
     pub gate_up: &'a [M],
     /// Biases of gate and up of all experts, one behind the other, `[experts·2·m]`; `None` if

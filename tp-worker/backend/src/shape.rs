@@ -6,7 +6,8 @@ use std::ops::Range;
 use lockstep_types::{GatedDeltaSpec, KvCacheDtype, StateLimits};
 
 /// Attention heads of one rank. The columns of `qkv` are all query heads, then all key heads,
-/// then all value heads.
+/// then all value heads; or query heads alone, where the cache has keys and values of another
+/// layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionShape {
     /// Number of query heads.
@@ -25,6 +26,9 @@ pub struct AttentionShape {
     /// Columns of a key, from the first on, that are the value too; `None` where values lie apart.
     /// With some, each token has one key for all heads, and `qkv` has no columns of values.
     pub latent: Option<usize>,
+    /// True if the cache has the keys and values of another layer, which has written those of all
+    /// tokens of the batch: `qkv` has queries alone, and nothing is written.
+    pub reads_only: bool,
     /// True if each query head has a sink, a score beside those of positions. Operations get
     /// their values apart.
     pub sinks: bool,
@@ -41,7 +45,17 @@ impl AttentionShape {
             softcap: None,
             window: None,
             latent: None,
+            reads_only: false,
             sinks: false,
+        }
+    }
+
+    /// Returns the number of key heads in `qkv`, which are as many as value heads; none where
+    /// nothing is written.
+    pub fn written_heads(&self) -> usize {
+        match self.reads_only {
+            true => 0,
+            false => self.kv_heads,
         }
     }
 
@@ -59,7 +73,7 @@ impl AttentionShape {
     /// Returns the number of columns of `qkv`.
     pub fn qkv_width(&self) -> usize {
         let of_token = match self.latent {
-            None => 2 * self.kv_heads,
+            None => 2 * self.written_heads(),
             Some(_) => 1,
         };
         (self.heads + of_token) * self.head_dim

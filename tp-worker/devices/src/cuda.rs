@@ -1,16 +1,15 @@
 //! NVIDIA's GPUs.
 
+mod layers;
+
 use std::path::{Path, PathBuf};
 
-use lockstep_backend::{
-    AttentionShape, BackendError, DeltaShape, DeviceMemory, ExpertsShape, Groups,
-};
+use lockstep_backend::{AttentionShape, BackendError, DeviceMemory, ExpertsShape, Groups};
 use lockstep_backend_cuda::{
     Attention, CollectiveOptions, Compiler, Context, CudaBackend, CudaError, CudaMemory,
-    CudaOptions, CudaTensor, Element, Gpu, Nccl, OTHER_RULES, Products, Recorded, check_delta,
-    check_experts,
+    CudaOptions, CudaTensor, Element, Gpu, Nccl, Products, Recorded, check_experts,
 };
-use lockstep_types::{DeviceRoom, KvCacheDtype, Mixer, ModelConfig};
+use lockstep_types::{DeviceRoom, KvCacheDtype, ModelConfig};
 
 use crate::{
     ComparedBits, Device, DeviceError, DeviceOptions, Finding, MemoryTimes, Metered, Roofline, Work,
@@ -117,15 +116,7 @@ impl Device for CudaBackend {
     }
 
     fn serves_layers(model: &ModelConfig) -> Result<(), DeviceError> {
-        let mut mixers = model.layers.iter().map(|layer| &layer.mixer);
-        let served = mixers.try_for_each(|mixer| match mixer {
-            Mixer::Attention(_) | Mixer::LatentAttention(_) => Ok(()),
-            Mixer::GatedDelta(delta) => check_delta(&DeltaShape::of(delta, 1)),
-            Mixer::Mamba2(_) | Mixer::ShortConvolution(_) => {
-                Err(CudaError::Unsupported(OTHER_RULES.into()))
-            }
-        });
-        served.map_err(DeviceError::new)
+        layers::served(model).map_err(DeviceError::new)
     }
 
     fn serves_experts(experts: &ExpertsShape) -> Result<(), DeviceError> {

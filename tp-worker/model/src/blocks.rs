@@ -11,6 +11,7 @@ mod mixer;
 mod mlp;
 mod norm;
 pub(crate) mod parts;
+pub(crate) mod per_layer;
 mod place;
 pub(crate) mod recurrent;
 mod rope;

@@ -44,7 +44,7 @@ use std::{fs, sync::Arc};
 use driver::{Factory, Feed, logits};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions, Isa};
 use lockstep_types::{
-    CheckpointFormat, Dtype, KvCacheDtype, LayerSpec, Mlp, ModelConfig, Quantization,
+    CheckpointFormat, Dtype, KvCacheDtype, LayerSpec, Mixer, Mlp, ModelConfig, Quantization,
 };
 use naive::Naive;
 use pass::fixture;
@@ -103,9 +103,14 @@ impl Case {
         })
     }
 
+    /// Returns true for a model whose layers share caches.
+    fn shares_caches(&self) -> bool {
+        self.model.attentions().any(|layer| layer.kv_of.is_some())
+    }
+
     /// Returns true for a mixture of experts.
     fn is_mixture(&self) -> bool {
-        let mixed = |layer: &LayerSpec| matches!(layer.mlp, Mlp::Experts(_));
+        let mixed = |layer: &LayerSpec| layer.mlp.experts().is_some();
         self.model.layers.iter().any(mixed)
     }
 }
@@ -119,7 +124,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 61] = [
+const CASES: [&str; 65] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -169,6 +174,10 @@ const CASES: [&str; 61] = [
     "gemma3_wrapped",
     "gemma4",
     "gemma4_wrapped",
+    "gemma4_shared",
+    "gemma4_per_layer",
+    "gemma4_per_layer_wrapped",
+    "gemma4_moe",
     "starcoder2",
     "ministral3",
     "qwen3_5",
@@ -193,15 +202,17 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, Mamba-2
-/// and short convolutions.
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, Mamba-2, short
+/// convolutions, shared caches, embeddings of each layer, and experts beside MLPs.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
     let served = |case: &Case| {
         let floats = !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
         let other = |layer: &LayerSpec| {
             matches!(layer.mixer, Mixer::Mamba2(_) | Mixer::ShortConvolution(_))
+                || matches!(layer.mlp, Mlp::Parallel(_))
         };
-        floats && !case.model.layers.iter().any(other)
+        let plain = case.model.per_layer.is_none() && !case.shares_caches();
+        floats && plain && !case.model.layers.iter().any(other)
     };
     cases().filter(move |(_, case)| served(case))
 }

@@ -66,7 +66,8 @@ impl Mixer {
         match self {
             Self::Attention(attention) => {
                 let gates = usize::from(attention.output_gate) * attention.heads;
-                let heads = 2 * (attention.heads + attention.kv_heads) + gates;
+                let own = usize::from(attention.kv_of.is_none()) * attention.kv_heads;
+                let heads = 2 * (attention.heads + own) + gates;
                 hidden * attention.head_dim * heads
             }
             Self::LatentAttention(latent) => latent.elements(hidden),
@@ -123,6 +124,11 @@ pub struct AttentionSpec {
     pub qk_norm: QkNorm,
     /// Projection and norm of values.
     pub values: Values,
+    /// Number of an earlier layer with the same heads and window, whose keys and values it reads
+    /// from the cache: the layer has queries alone, and writes none. `None` if it has keys and
+    /// values of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_of: Option<usize>,
     /// True if q, k and v have biases.
     pub qkv_bias: bool,
     /// True if the output projection has a bias.
@@ -216,6 +222,7 @@ impl AttentionSpec {
             rope: RopeConfig::plain(10_000.0),
             qk_norm: QkNorm::None,
             values: Values::Projected,
+            kv_of: None,
             qkv_bias: false,
             output_bias: false,
             sinks: false,

@@ -12,6 +12,33 @@ pub enum Mlp {
     Plain(PlainMlpSpec),
     /// Mixture of experts: a sum over the few gated MLPs that a router chooses for a position.
     Experts(ExpertsSpec),
+    /// A gated MLP and a mixture of experts side by side.
+    Parallel(Box<ParallelMlpSpec>),
+}
+
+/// A gated MLP and a mixture of experts side by side, whose outputs are normed and added (Gemma 4).
+/// Both read norms of the residual stream; so does the router, whose norm is its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ParallelMlpSpec {
+    /// The gated MLP, which reads the layer's norm before its MLP.
+    pub gated: GatedMlpSpec,
+    /// The mixture of experts.
+    pub experts: ExpertsSpec,
+    /// Names of the tensors beside these two.
+    pub names: ParallelMlpNames,
+}
+
+/// Names of the tensors beside a gated MLP and a mixture of experts, as [`crate::TensorNames`] says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParallelMlpNames {
+    /// Norm of the gated MLP's output.
+    pub gated_output_norm: String,
+    /// Norm of the residual stream that experts read.
+    pub experts_norm: String,
+    /// Norm of the output of all experts.
+    pub experts_output_norm: String,
+    /// Weights of the norm that the router reads, over the root of the width: the whole name.
+    pub router_scale: String,
 }
 
 /// Activation between the projections of an MLP.
@@ -106,6 +133,10 @@ pub struct ExpertsSpec {
     pub routing: Routing,
     /// True if the router has a bias, which is a part of its scores.
     pub router_bias: bool,
+    /// Full name of factors `[count]` of the experts' weights, after the rule; `None` if there are
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scales: Option<String>,
     /// Expert that every position goes through; `None` if there is none.
     pub shared: Option<Box<SharedExpert>>,
     /// Names of the tensors.
@@ -118,6 +149,8 @@ pub struct ExpertsSpec {
 pub enum ExpertGate {
     /// `silu(gate) · up`.
     Silu,
+    /// `gelu(gate) · up`, with [`Activation::GeluTanh`].
+    GeluTanh,
     /// gpt-oss's: `g · σ(alpha · g) · (u + 1)`, where `g` is the gate, at most `limit`, and `u` the
     /// up projection, between `-limit` and `limit`.
     Clamped {
@@ -297,6 +330,11 @@ impl ExpertsSpec {
         self.shared.as_deref().map_or(0, rows)
     }
 
+    /// Returns the rows of the router, of the shared expert, and of `experts` experts.
+    fn rows(&self, experts: usize) -> usize {
+        3 * experts * self.width + self.count + self.shared_rows()
+    }
+
     /// Returns the number of all experts, with those of the shared one.
     pub fn total(&self) -> usize {
         self.count + self.shared_count()
@@ -309,12 +347,31 @@ impl ExpertsSpec {
 }
 
 impl Mlp {
+    /// Returns the mixture of experts, if there is one.
+    pub fn experts(&self) -> Option<&ExpertsSpec> {
+        match self {
+            Self::Gated(_) | Self::Plain(_) => None,
+            Self::Experts(experts) => Some(experts),
+            Self::Parallel(both) => Some(&both.experts),
+        }
+    }
+
+    /// Returns the mixture of experts, to change.
+    pub fn experts_mut(&mut self) -> Option<&mut ExpertsSpec> {
+        match self {
+            Self::Gated(_) | Self::Plain(_) => None,
+            Self::Experts(experts) => Some(experts),
+            Self::Parallel(both) => Some(&mut both.experts),
+        }
+    }
+
     /// Returns the number of columns between the projections, which ranks divide.
     pub fn width(&self) -> usize {
         match self {
             Self::Gated(gated) => gated.width,
             Self::Plain(plain) => plain.width,
             Self::Experts(experts) => experts.width,
+            Self::Parallel(both) => both.gated.width,
         }
     }
 
@@ -324,9 +381,8 @@ impl Mlp {
         match self {
             Self::Gated(gated) => 3 * gated.width,
             Self::Plain(plain) => 2 * plain.width,
-            Self::Experts(experts) => {
-                3 * experts.count * experts.width + experts.count + experts.shared_rows()
-            }
+            Self::Experts(experts) => experts.rows(experts.count),
+            Self::Parallel(both) => 3 * both.gated.width + both.experts.rows(both.experts.count),
         }
     }
 
@@ -335,9 +391,8 @@ impl Mlp {
     pub fn active_rows(&self) -> usize {
         match self {
             Self::Gated(_) | Self::Plain(_) => self.rows(),
-            Self::Experts(experts) => {
-                3 * experts.active * experts.width + experts.count + experts.shared_rows()
-            }
+            Self::Experts(experts) => experts.rows(experts.active),
+            Self::Parallel(both) => 3 * both.gated.width + both.experts.rows(both.experts.active),
         }
     }
 }

@@ -23,11 +23,26 @@ pub(super) fn read(
     routing: Routing,
     names: ExpertsNames,
 ) -> Result<ExpertsSpec, ModelConfigError> {
+    read_active(config, counts, ACTIVE, width, routing, names)
+}
+
+/// Does so where the number of experts that a position goes through has the key `active_key`.
+///
+/// # Errors
+/// The errors of [`read`].
+pub(super) fn read_active(
+    config: &Raw,
+    counts: &[&str],
+    active_key: &str,
+    width: &str,
+    routing: Routing,
+    names: ExpertsNames,
+) -> Result<ExpertsSpec, ModelConfigError> {
     let count = count(config, counts)?;
-    let active = config.required(ACTIVE)?;
+    let active = config.required(active_key)?;
     if active > count {
         let message = format!("is {active}, and there are {count} experts");
-        return Err(config.wrong(ACTIVE, message));
+        return Err(config.wrong(active_key, message));
     }
     Ok(ExpertsSpec {
         count,
@@ -36,6 +51,7 @@ pub(super) fn read(
         gate: ExpertGate::Silu,
         routing,
         router_bias: false,
+        scales: None,
         shared: None,
         names,
     })
@@ -98,7 +114,7 @@ mod tests {
                 spec.width,
                 spec.routing.renormalized,
             )),
-            Mlp::Plain(_) => panic!("no MLP of these families"),
+            Mlp::Plain(_) | Mlp::Parallel(_) => panic!("no MLP of these families"),
         });
         experts.collect()
     }

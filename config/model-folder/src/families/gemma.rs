@@ -108,20 +108,24 @@ fn names() -> TensorNames {
 /// Reads the factor of embeddings, the root of their width. transformers rounds it to the type of
 /// the weights, and so was the model trained.
 pub(super) fn multipliers(config: &Raw) -> Result<Multipliers, ModelConfigError> {
-    let root = (config.required("hidden_size")? as f64).sqrt() as f32;
+    Ok(Multipliers {
+        embedding: root(config, config.required("hidden_size")?)?,
+        logit_softcap: config.number(LOGIT_CAP)?.map(|cap| cap as f32),
+        ..Multipliers::default()
+    })
+}
+
+/// Returns the root of `width`, rounded to the type of the weights.
+pub(super) fn root(config: &Raw, width: usize) -> Result<f32, ModelConfigError> {
+    let root = (width as f64).sqrt() as f32;
     let dtype = match config.text("dtype")? {
         Some(dtype) => Some(dtype),
         None => config.text("torch_dtype")?,
     };
-    let rounded = match dtype.map(|name| name.trim_start_matches("torch.")) {
+    Ok(match dtype.map(|name| name.trim_start_matches("torch.")) {
         Some("bfloat16") => bf16::from_f32(root).to_f32(),
         Some("float16") => half::f16::from_f32(root).to_f32(),
         _ => root,
-    };
-    Ok(Multipliers {
-        embedding: rounded,
-        logit_softcap: config.number(LOGIT_CAP)?.map(|cap| cap as f32),
-        ..Multipliers::default()
     })
 }
 

@@ -1,5 +1,11 @@
 //! Gemma 4's dense models: full layers have heads of their own width whose values are their keys,
-//! and rotate a part of their pairs; values have norms; a scale follows each layer.
+//! and rotate a part of their pairs; values have norms; a scale follows each layer. In small models
+//! the last layers read the caches of layers before them, and layers have embeddings of their own;
+//! in sparse ones experts stand beside each MLP.
+
+mod parallel;
+mod per_layer;
+mod shared;
 
 use lockstep_types::{Activation, LayerSpec, ModelConfigError, Norms, QkNorm, TensorNames, Values};
 use serde_json::{Value, json};
@@ -25,23 +31,23 @@ pub(super) const FAMILY: Family = Family {
     },
     traits: Traits {
         multipliers: gemma::multipliers,
+        per_layer: per_layer::read,
         keys: &[
             LOGIT_CAP,
             FULL_HEAD,
             FULL_KV_HEADS,
             KEYS_ARE_VALUES,
             BIDIRECTIONAL,
-            EXPERTS,
-            PER_LAYER,
-            SHARED,
+            parallel::EXPERTS,
+            parallel::COUNT,
+            parallel::ACTIVE,
+            parallel::WIDTH,
+            per_layer::WIDTH,
+            per_layer::ROWS,
+            shared::LAYERS,
+            shared::DOUBLE_WIDE,
             "hidden_activation",
             PER_LAYER_CONFIG,
-            // Facts about what is refused where it is there.
-            "moe_intermediate_size",
-            "num_experts",
-            "top_k_experts",
-            "use_double_wide_mlp",
-            "vocab_size_per_layer_input",
         ],
         ..Traits::LLAMA
     },
@@ -58,12 +64,6 @@ const PER_LAYER_CONFIG: &str = "per_layer_config";
 const KEYS_ARE_VALUES: &str = "attention_k_eq_v";
 /// Key of a mask by which tokens see later ones: "vision" is about images alone.
 const BIDIRECTIONAL: &str = "use_bidirectional_attention";
-/// Key of experts beside MLPs.
-const EXPERTS: &str = "enable_moe_block";
-/// Key of the width of embeddings that each layer has for itself.
-const PER_LAYER: &str = "hidden_size_per_layer_input";
-/// Key of the number of last layers that read caches of earlier ones.
-const SHARED: &str = "num_kv_shared_layers";
 
 const DENSE: Dense = Dense {
     qk_norm: QkNorm::PerHead,
@@ -86,7 +86,8 @@ fn class() -> Value {
         FULL_HEAD: 512,
         "max_position_embeddings": 131_072,
         "sliding_window": 512,
-        PER_LAYER: 256,
+        per_layer::WIDTH: 256,
+        per_layer::ROWS: 262_144,
         "tie_word_embeddings": true,
     })
 }
@@ -120,10 +121,13 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
     }
     let keys_are_values = config.flag(KEYS_ARE_VALUES, false)?;
     let full = full(&config, keys_are_values)?;
-    let sliding = DENSE.layers(&config)?;
-    let full = DENSE.layers(&full)?;
-    let types = layer_types::read(&config, depth)?.into_iter();
-    let layers = types.zip(sliding.into_iter().zip(full));
+    let layers_of = |config: &Raw| match parallel::read(config, &DENSE)? {
+        None => DENSE.layers(config),
+        Some(mlp) => DENSE.layers_with(config, |_| mlp.clone()),
+    };
+    let (sliding, full) = (layers_of(&config)?, layers_of(&full)?);
+    let types = layer_types::read(&config, depth)?;
+    let layers = types.iter().copied().zip(sliding.into_iter().zip(full));
     let layers = layers.map(|(kind, (sliding, full))| {
         let is_full = kind == LayerType::Full;
         let mut layer = if is_full { full } else { sliding };
@@ -136,7 +140,9 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
         }
         layer
     });
-    Ok(layers.collect())
+    let mut layers: Vec<_> = layers.collect();
+    shared::share(&config, &types, &mut layers)?;
+    Ok(layers)
 }
 
 /// Returns the keys as full layers read them.
@@ -177,21 +183,8 @@ fn full(config: &Raw, keys_are_values: bool) -> Result<Raw, ModelConfigError> {
     Ok(full)
 }
 
-/// Refuses models whose layers have more than attention and an MLP.
+/// Refuses models that are not for generation.
 fn refuse(config: &Raw) -> Result<(), ModelConfigError> {
-    let dense = "Gemma 4's dense models are served, such as 31B";
-    if config.count(PER_LAYER)?.unwrap_or(0) > 0 {
-        let remedy = format!("embeddings of each layer, as in E2B and E4B, are not; {dense}");
-        return Err(config.unsupported(PER_LAYER, remedy));
-    }
-    if config.count(SHARED)?.unwrap_or(0) > 0 {
-        let remedy = format!("layers that share caches, as in E2B and E4B, are not; {dense}");
-        return Err(config.unsupported(SHARED, remedy));
-    }
-    if config.flag(EXPERTS, false)? {
-        let remedy = format!("experts beside MLPs, as in 26B-A4B, are not; {dense}");
-        return Err(config.unsupported(EXPERTS, remedy));
-    }
     match config.text(BIDIRECTIONAL)? {
         None | Some("vision") => Ok(()),
         Some(_) => {

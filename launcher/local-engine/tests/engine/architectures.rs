@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 61] = [
+const MODELS: [&str; 65] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -60,6 +60,10 @@ const MODELS: [&str; 61] = [
     "gemma3_wrapped",
     "gemma4",
     "gemma4_wrapped",
+    "gemma4_shared",
+    "gemma4_per_layer",
+    "gemma4_per_layer_wrapped",
+    "gemma4_moe",
     "starcoder2",
     "ministral3",
     "deepseek_v2",
@@ -96,11 +100,11 @@ fn bfloat16() {
     }
 }
 
-/// Mixtures of experts and latent attention run on GPUs. Weights in 8-bit floats don't, nor do experts
-/// of 28 columns that four ranks divide, and recurrent layers, and the start says so before anything
-/// is loaded.
+/// Mixtures of experts, latent attention and the delta rule run on GPUs. Weights in 8-bit floats don't, nor do experts
+/// of 28 columns that four ranks divide, and some layers, and the start says so before anything is
+/// loaded.
 #[test]
-fn gpus_serve_experts_and_refuse_recurrent_layers() {
+fn gpus_serve_most_layers_and_refuse_others_by_name() {
     for (name, ranks, why) in [
         ("mixtral", 1, None),
         ("glm4_moe", 1, None),
@@ -112,10 +116,12 @@ fn gpus_serve_experts_and_refuse_recurrent_layers() {
         ("gemma4", 1, None),
         ("gpt_oss", 2, None),
         ("gpt_oss_mxfp4", 2, None),
-        ("qwen3_5", 1, Some("recurrent layers")),
-        ("qwen3_next", 2, Some("recurrent layers")),
-        ("granite_hybrid", 1, Some("recurrent layers")),
-        ("lfm2", 1, Some("recurrent layers")),
+        ("qwen3_5", 1, None),
+        ("qwen3_next", 2, None),
+        ("granite_hybrid", 1, Some("Mamba-2")),
+        ("lfm2", 1, Some("Mamba-2")),
+        ("gemma4_shared", 1, Some("share caches")),
+        ("gemma4_moe", 1, Some("experts beside MLPs")),
     ] {
         let setup = Setup {
             context: 256,

@@ -18,6 +18,7 @@
 //! - [`conversations`] asks in turns, and compares the bits of recurrent states with those of plain
 //!   decoding. [`recurrent_matrix`] does so in many settings, [`field_bugs`] where other
 //!   engines had bugs, and [`state_search`] at random.
+//! - [`gemma4`] has a model with shared caches, embeddings of each layer, and experts beside MLPs.
 //! - [`pauses`] has steps that draft nothing.
 //! - [`constraints`] checks constrained outputs; the random requests of all others have some, too.
 //! - [`budgets`] limits the reasoning before outputs.
@@ -39,6 +40,7 @@ mod dflash;
 mod experts;
 mod field_bugs;
 mod forced;
+mod gemma4;
 mod goldens;
 mod gpt_oss;
 mod hybrid;

@@ -19,7 +19,7 @@ use lockstep_types::{
     RouterWeights, Routing, ShortConvolutionNames, ShortConvolutionSpec,
 };
 
-use crate::policies::Policy;
+use crate::{gemma4::be_gemma4, policies::Policy};
 
 /// Most tokens of a request, prompt and output together.
 pub const CONTEXT: usize = 288;
@@ -158,6 +158,9 @@ pub enum Layers {
     /// Those of a model in `tests/fixtures/nextn`, which has a draft layer of its own, and a
     /// vocabulary of its own too.
     Fixture(&'static str),
+    /// Random weights, and layers of Gemma 4: shared caches, embeddings of each layer, and experts
+    /// beside MLPs. Drafts have plain layers.
+    Gemma4,
 }
 
 /// A window that hides the ancestors of a tree's nodes, none, and one of more than a page.
@@ -178,13 +181,14 @@ impl Layers {
                 be_gpt_oss(model);
             }
             Self::Hybrid => be_hybrid(model),
+            Self::Gemma4 => be_gemma4(model),
         }
     }
 
     /// Layers of a draft model.
     fn of_draft(self) -> Self {
         match self {
-            Self::Hybrid => Self::Random,
+            Self::Hybrid | Self::Gemma4 => Self::Random,
             same => same,
         }
     }
@@ -464,7 +468,7 @@ fn be_hybrid(model: &mut ModelConfig) {
 }
 
 /// Gives every second layer 9 experts, of which a token goes through 3.
-fn mix_experts(model: &mut ModelConfig) {
+pub fn mix_experts(model: &mut ModelConfig) {
     randomise(model);
     for layer in model.layers.iter_mut().skip(1).step_by(2) {
         layer.mlp = Mlp::Experts(ExpertsSpec {
@@ -474,6 +478,7 @@ fn mix_experts(model: &mut ModelConfig) {
             gate: ExpertGate::Silu,
             routing: Routing::softmax(true),
             router_bias: false,
+            scales: None,
             shared: None,
             names: ExpertsNames {
                 router: "router".to_owned(),
@@ -504,6 +509,7 @@ fn be_gpt_oss(model: &mut ModelConfig) {
             },
             routing: Routing::softmax(true),
             router_bias: true,
+            scales: None,
             shared: None,
             names: ExpertsNames {
                 router: "router".to_owned(),

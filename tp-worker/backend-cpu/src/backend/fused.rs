@@ -110,8 +110,8 @@ impl CpuBackend {
         );
         x.expect(rows, inputs, "the experts' input");
         scores.expect(rows, w.scored, "the scores of experts");
-        if let Some(correction) = w.correction {
-            assert_eq!(correction.0.len(), w.scored, "each expert has one");
+        for values in [w.correction, w.scales].into_iter().flatten() {
+            assert_eq!(values.0.len(), w.scored, "each expert has one");
         }
         let biased = |biases: Option<&CpuVector>, rows| {
             biases.is_none_or(|biases| biases.0.len() == count * rows)

@@ -24,6 +24,8 @@ pub(super) struct Rule<'a> {
     pub routing: lockstep_types::Routing,
     /// Values that are added to the weights for the choice.
     pub correction: Option<&'a [f32]>,
+    /// Factors of the weights of the chosen experts.
+    pub scales: Option<&'a [f32]>,
     /// Experts that are chosen from, on all ranks.
     pub scored: usize,
     /// Number of the first of these that is here.
@@ -96,7 +98,7 @@ impl<'a> Routing<'a> {
                 }
                 let open = Open::of(scores, rule.correction, rule.routing.groups);
                 largest(scores, rule.correction, open, chosen, weights);
-                weigh(rule, weights);
+                weigh(rule, chosen, weights);
                 for expert in chosen {
                     let here = expert.wrapping_sub(first);
                     *expert = if here < held { here } else { ELSEWHERE };
@@ -173,15 +175,20 @@ fn softmax(isa: Isa, scores: &mut [f32]) {
     }
 }
 
-/// Divides the weights of a row's chosen experts by their sum, if the rule says so, and multiplies
+/// Divides the weights of a row's `chosen` experts by their sum, if the rule says so, and multiplies
 /// them.
-fn weigh(rule: &Rule<'_>, weights: &mut [f32]) {
+fn weigh(rule: &Rule<'_>, chosen: &[u32], weights: &mut [f32]) {
     if rule.routing.renormalized {
         let sum = weights.iter().fold(0.0, |sum, weight| sum + weight);
         weights.iter_mut().for_each(|weight| *weight /= sum);
     }
     let factor = rule.routing.factor;
     weights.iter_mut().for_each(|weight| *weight *= factor);
+    if let Some(scales) = rule.scales {
+        let own = chosen.iter().map(|expert| scales[*expert as usize]);
+        let scaled = weights.iter_mut().zip(own);
+        scaled.for_each(|(weight, own)| *weight *= own);
+    }
 }
 
 /// Chooses the `open` experts of the largest weights with their corrections, of equal ones the lower,
@@ -230,6 +237,7 @@ mod tests {
         let rule = Rule {
             routing: lockstep_types::Routing::softmax(renormalized),
             correction: None,
+            scales: None,
             scored: count,
             first: 0,
             shared: 0,
@@ -288,6 +296,7 @@ mod tests {
         let rule = Rule {
             routing: lockstep_types::Routing::softmax(true),
             correction: None,
+            scales: None,
             scored: 4,
             first: 1,
             shared: 1,
@@ -347,6 +356,7 @@ mod tests {
                 groups: None,
             },
             correction: Some(&[0.0, -2.0, 0.0, 3.0]),
+            scales: None,
             scored: 4,
             first: 0,
             shared: 2,

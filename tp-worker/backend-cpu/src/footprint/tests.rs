@@ -284,6 +284,7 @@ fn mix(backend: &mut CpuBackend, rows: usize, shape: &ExpertsShape) {
         shared: 0,
         routing: Routing::softmax(true),
         correction: None,
+        scales: None,
         gate_up: &matrices[0],
         gate_up_bias: None,
         gate: ExpertGate::Silu,

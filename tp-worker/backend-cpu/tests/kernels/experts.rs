@@ -22,6 +22,8 @@ struct Case {
     shared: usize,
     routing: Routing,
     correction: Option<Vec<f32>>,
+    /// Factors of the weights of the experts that are chosen from.
+    scales: Option<Vec<f32>>,
     x: Vec<f32>,
     scores: Vec<f32>,
     gate: ExpertGate,
@@ -49,6 +51,7 @@ impl Case {
             row[active - 1] += 2.0;
         }
         let correction = (active == 3).then(|| values.floats(count));
+        let scales = (active != 2).then(|| values.floats(count));
         let mut matrices = |rows: usize, cols: usize| -> Vec<_> {
             let matrix = |_| matrix_in(backend, format, &values.floats(rows * cols), cols);
             (0..count + shared).map(matrix).collect()
@@ -73,11 +76,13 @@ impl Case {
                 groups: None,
             },
             correction,
+            scales,
             gate: match count % 4 {
                 0 => ExpertGate::Clamped {
                     limit: 0.75,
                     alpha: 1.5,
                 },
+                3 => ExpertGate::GeluTanh,
                 _ => ExpertGate::Silu,
             },
             gate_up,
@@ -130,6 +135,8 @@ impl Case {
         let choices = rows.len() * (self.active + shared);
         let correction = self.correction.as_ref();
         let correction = correction.map(|values| backend.load_vector(values).unwrap());
+        let scales = self.scales.as_ref();
+        let scales = scales.map(|values| backend.load_vector(values).unwrap());
         let loaded = |biases: &Vec<f32>| {
             let some = !biases.is_empty();
             some.then(|| backend.load_vector(biases).unwrap())
@@ -156,6 +163,7 @@ impl Case {
             shared,
             routing: self.routing,
             correction: correction.as_ref(),
+            scales: scales.as_ref(),
             gate_up: gates,
             gate_up_bias: gate_up_bias.as_ref(),
             gate: self.gate,
@@ -188,13 +196,23 @@ impl Case {
         let factor = f64::from(self.routing.factor) / divisor;
         let chosen = all
             .into_iter()
-            .map(|(expert, weight)| (expert, weight * factor));
+            .map(|(expert, weight)| (expert, weight * factor * self.scale(expert)));
         let shared = (self.count()..self.gate_up.len()).map(|expert| (expert, 1.0));
         chosen.chain(shared).collect()
     }
 
+    /// Returns the factor of an expert's weight.
+    fn scale(&self, expert: usize) -> f64 {
+        let scales = self.scales.as_ref();
+        scales.map_or(1.0, |scales| f64::from(scales[expert]))
+    }
+
     fn gated(&self, gate: f32, up: f32) -> f32 {
         match self.gate {
+            ExpertGate::GeluTanh => {
+                let inner = (2.0 / std::f32::consts::PI).sqrt() * (gate + 0.044_715 * gate.powi(3));
+                0.5 * gate * (1.0 + inner.tanh()) * up
+            }
             ExpertGate::Silu => gate / (1.0 + (-gate).exp()) * up,
             ExpertGate::Clamped { limit, alpha } => {
                 let gate = gate.min(limit);
@@ -231,7 +249,7 @@ impl Case {
             for (at, ((sum, size), value)) in sums.iter_mut().zip(out.values()).enumerate() {
                 let value = value + of_down.get(at).unwrap_or(&0.0);
                 *sum += weight * f64::from(value);
-                *size += weight * f64::from(value.abs());
+                *size += weight.abs() * f64::from(value.abs());
             }
         }
         sums

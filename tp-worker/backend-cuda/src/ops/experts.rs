@@ -250,6 +250,10 @@ impl ExpertOps {
             corrected && w.active <= scored && w.first + w.held() <= scored,
             "a router scores its experts"
         );
+        assert!(
+            w.scales.is_none(),
+            "configuration refuses factors of weights"
+        );
         // All experts are one group where there are none.
         let groups = w.routing.groups.unwrap_or(ExpertGroups {
             count: 1,

@@ -151,6 +151,7 @@ impl Layer {
             shared: 0,
             routing: Routing::softmax(true),
             correction: None,
+            scales: None,
             gate_up: &self.gate_up,
             gate_up_bias: None,
             gate: ExpertGate::Silu,

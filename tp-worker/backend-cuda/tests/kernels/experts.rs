@@ -125,6 +125,7 @@ pub struct Case {
 /// A mixture's weights on the device.
 struct Loaded {
     correction: Option<Buffer<f32>>,
+    scales: None,
     gate_up: Vec<CudaMatrix>,
     down: Vec<CudaMatrix>,
 }
@@ -213,6 +214,7 @@ impl Case {
         }
         Loaded {
             correction,
+            scales: None,
             gate_up,
             down,
         }
@@ -261,6 +263,7 @@ impl Case {
             shared,
             routing: self.routing,
             correction: w.correction.as_ref(),
+            scales: None,
             gate_up: &w.gate_up[here.start..here.end + shared],
             gate_up_bias: biases[0].as_ref(),
             gate: self.gate,
@@ -316,6 +319,7 @@ impl Case {
                 let (gate, up) = (column(at), column(COLUMNS + at));
                 let through = match self.gate {
                     ExpertGate::Silu => gate / (1.0 + (-gate).exp()) * up,
+                    ExpertGate::GeluTanh => panic!("no case has such a gate"),
                     ExpertGate::Clamped { limit, alpha } => {
                         let (limit, alpha) = (f64::from(limit), f64::from(alpha));
                         let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));

@@ -92,7 +92,8 @@ pub trait Ops: Memory {
     /// ([`Batch::cells`]), then attends as layer `layer` of the cache. Each query sees its
     /// request's positions `0..=own position`, or those of its row's mask, and of these the ones
     /// in the window ([`AttentionShape::visible`]); a query that sees nothing gets zeros. `qkv` is
-    /// `[n, (heads + 2·kv_heads)·head_dim]`, `out` `[n, heads·head_dim]`.
+    /// `[n, (heads + 2·kv_heads)·head_dim]`, `out` `[n, heads·head_dim]`. Where the shape only reads
+    /// ([`AttentionShape::reads_only`]), `qkv` is `[n, heads·head_dim]`, and nothing is written.
     ///
     /// `sinks` are the sinks `[heads]` of a shape that has some: head `h` weighs each position by
     /// `exp(score) / (Σ exp(scores) + exp(sinks[h]))`. Neither factor nor bound of scores is for
@@ -204,7 +205,7 @@ pub trait Ops: Memory {
     /// of a row are those of the [`Experts::active`] largest weights, corrected if there is a
     /// correction, of equal ones the lower; and the shared ones. Where experts are in groups, a row
     /// chooses groups first, likewise, and its experts are of these. Then
-    /// `out = Σ weight · down(f(gate(x), up(x)))` over those of them that are here, with the
+    /// `out = Σ weight · down(f(gate(x), up(x)))`, with weights times [`Experts::scales`], over those of them that are here, with the
     /// function [`Experts::gate`], added by ascending expert; zero if none is here.
     ///
     /// Devices of which [`Memory::serves_format`] serves matrices of [`MatrixRole::Router`] have

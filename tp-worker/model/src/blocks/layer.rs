@@ -6,8 +6,9 @@ use lockstep_backend::{self as backend, Axis, Backend, BackendError, BlockEnd};
 use lockstep_types::{LayerSpec, ModelConfig};
 
 use super::{
-    LayerContext, LayerPlace, Mixer, MixerVariants, Mlp, MlpVariants, Norm,
+    LayerContext, LayerPlace, Mixer, MixerVariants, Mlp, MlpOperands, MlpVariants, Norm,
     parts::{Convert, Form, Listed, Tensors},
+    per_layer::PerLayer,
 };
 use crate::{CollectiveStep, Shard, Topology};
 
@@ -23,6 +24,8 @@ pub(crate) struct Layer<F: Form> {
     pub mlp: Mlp<F>,
     /// Norm of the MLP's output; `None` if that is added as it is.
     pub mlp_output_norm: Option<Norm<F>>,
+    /// Block behind the MLP that adds something of the token itself; `None` in most models.
+    pub per_layer: Option<PerLayer<F>>,
 }
 
 /// Distinct sizes of a model's blocks on one rank.
@@ -58,6 +61,7 @@ impl Layer<Listed> {
                 .then(|| Norm::of_stream(model, number, &place.name(&names.mlp_norm), eps)),
             mlp: Mlp::listed(place, &variants.mlps),
             mlp_output_norm: output_norm(&names.mlp_output_norm),
+            per_layer: PerLayer::listed(place),
         }
     }
 
@@ -70,7 +74,7 @@ impl Layer<Listed> {
         axis: Axis,
     ) -> Vec<CollectiveStep> {
         let mixer = Mixer::collectives(spec, hidden, topology, axis);
-        let mlp = Mlp::collectives(hidden, topology, axis);
+        let mlp = Mlp::collectives(&spec.mlp, hidden, topology, axis);
         mixer.into_iter().chain(mlp).collect()
     }
 }
@@ -85,13 +89,15 @@ impl<F: Form> Tensors<F> for Layer<F> {
             mlp_norm: self.mlp_norm.convert(to)?,
             mlp: self.mlp.convert(to)?,
             mlp_output_norm: self.mlp_output_norm.convert(to)?,
+            per_layer: self.per_layer.convert(to)?,
         })
     }
 }
 
 impl<B: Backend> Layer<B> {
-    /// Runs the second half of the layer: adds the mixer's projection and the MLP to the
-    /// residual stream, and reads the sum through the norm `next`, or as it is.
+    /// Runs the second half of the layer: adds the mixer's projection, the MLP, and what the layer
+    /// has for itself of tokens to the residual stream, and reads the sum through the norm `next`,
+    /// or as it is.
     ///
     /// # Errors
     /// [`BackendError::Collective`].
@@ -102,7 +108,12 @@ impl<B: Backend> Layer<B> {
         half: SecondHalf<'_, B::Tensor>,
         next: Option<backend::Norm<'_, B::Vector>>,
     ) -> Result<(), BackendError> {
-        let SecondHalf { mixed, stream, mlp } = half;
+        let SecondHalf {
+            mixed,
+            stream,
+            mlp,
+            per_layer,
+        } = half;
         let end = BlockEnd {
             output: self.mixer_output_norm.as_ref().map(Norm::rms),
             next: self.mlp_norm.as_ref().map(Norm::operand),
@@ -115,10 +126,25 @@ impl<B: Backend> Layer<B> {
             end,
             stream.normed,
         )?;
-        let end = BlockEnd {
-            output: self.mlp_output_norm.as_ref().map(Norm::rms),
-            next,
+        let output = self.mlp_output_norm.as_ref().map(Norm::rms);
+        let Some((own, half)) = self.per_layer.as_ref().zip(per_layer) else {
+            let end = BlockEnd { output, next };
+            return self.mlp.run(backend, context.axis, stream, mlp, end);
         };
-        self.mlp.run(backend, context.axis, stream, mlp, end)
+        let MlpOperands {
+            residual,
+            delta,
+            normed,
+            boundary,
+        } = stream;
+        let operands = MlpOperands {
+            residual: &mut *residual,
+            delta: &mut *delta,
+            normed: &mut *normed,
+            boundary,
+        };
+        let end = BlockEnd { output, next: None };
+        self.mlp.run(backend, context.axis, operands, mlp, end)?;
+        own.add(backend, half, [residual, delta, normed], next)
     }
 }

@@ -4,6 +4,7 @@
 
 mod experts;
 mod gated;
+mod parallel;
 mod plain;
 
 use lockstep_backend::{Axis, Backend, BackendError, BlockEnd, ExpertsShape};
@@ -18,6 +19,7 @@ use super::{
 use crate::{CollectiveKind, CollectiveStep, Shard, Topology};
 use experts::{ExpertBuffers, ExpertSizes, Experts};
 use gated::{GatedMlp, GatedMlpBuffers};
+use parallel::{ParallelBuffers, ParallelMlp, Spaces};
 use plain::{PlainMlp, PlainMlpBuffers};
 
 /// One rank's part of a layer's MLP.
@@ -25,6 +27,7 @@ pub(crate) enum Mlp<F: Form> {
     Gated(GatedMlp<F>),
     Plain(PlainMlp<F>),
     Experts(Experts<F>),
+    Parallel(ParallelMlp<F>),
 }
 
 /// Distinct sizes of a model's MLPs on one rank, kind by kind. Layers of one size share
@@ -35,12 +38,15 @@ pub(crate) struct MlpVariants {
     /// Numbers of columns, as [`PlainMlp::columns`] counts them.
     plain: Vec<usize>,
     experts: Vec<ExpertSizes>,
+    /// Width of the residual stream, where MLPs and experts lie side by side.
+    parallel: Option<usize>,
 }
 
 impl MlpVariants {
     /// Lists the variants of the layers of `model` on the rank of `shard`.
     pub fn of(model: &ModelConfig, shard: &Shard) -> Self {
         let (mut gated, mut plain, mut experts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut parallel = None;
         for layer in &model.layers {
             match &layer.mlp {
                 types::Mlp::Gated(spec) => gated.push(GatedMlp::columns(spec, shard)),
@@ -48,12 +54,18 @@ impl MlpVariants {
                 types::Mlp::Experts(spec) => {
                     experts.push(ExpertSizes::of(spec, model, shard));
                 }
+                types::Mlp::Parallel(both) => {
+                    gated.push(GatedMlp::columns(&both.gated, shard));
+                    experts.push(ExpertSizes::of(&both.experts, model, shard));
+                    parallel = Some(model.hidden_size);
+                }
             }
         }
         Self {
             gated: distinct(gated.into_iter()),
             plain: distinct(plain.into_iter()),
             experts: distinct(experts.into_iter()),
+            parallel,
         }
     }
 }
@@ -66,6 +78,7 @@ pub(crate) fn expert_shapes<'m>(
     let shapes = mlps.filter_map(|mlp| match mlp {
         Mlp::Gated(_) | Mlp::Plain(_) => None,
         Mlp::Experts(experts) => experts.shape(model),
+        Mlp::Parallel(both) => both.experts.shape(model),
     });
     distinct(shapes)
 }
@@ -75,6 +88,7 @@ pub(crate) struct MlpBuffers<T> {
     gated: Vec<GatedMlpBuffers<T>>,
     plain: Vec<PlainMlpBuffers<T>>,
     experts: Vec<ExpertBuffers<T>>,
+    parallel: Option<ParallelBuffers<T>>,
 }
 
 impl<T> MlpBuffers<T> {
@@ -95,10 +109,14 @@ impl<T> MlpBuffers<T> {
         let plain = plain.collect::<Result<_, _>>()?;
         let experts = variants.experts.iter();
         let experts = experts.map(|sizes| ExpertBuffers::new(device, sizes, rows));
+        let experts = experts.collect::<Result<_, _>>()?;
+        let parallel = variants.parallel;
+        let parallel = parallel.map(|hidden| ParallelBuffers::new(device, hidden, rows));
         Ok(Self {
             gated,
             plain,
-            experts: experts.collect::<Result<_, _>>()?,
+            experts,
+            parallel: parallel.transpose()?,
         })
     }
 
@@ -109,6 +127,7 @@ impl<T> MlpBuffers<T> {
             gated,
             plain,
             experts,
+            parallel,
         } = self;
         for gated in gated {
             gated.set_rows(backend, rows);
@@ -118,6 +137,16 @@ impl<T> MlpBuffers<T> {
         }
         for experts in experts {
             experts.set_rows(backend, rows);
+        }
+        if let Some(parallel) = parallel {
+            parallel.set_rows(backend, rows);
+        }
+    }
+
+    /// Sets the row count of the buffers for rows of this DP rank alone.
+    pub fn set_own_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
+        if let Some(parallel) = &mut self.parallel {
+            parallel.set_own_rows(backend, rows);
         }
     }
 }
@@ -132,6 +161,10 @@ impl Mlp<Listed> {
             types::Mlp::Experts(spec) => {
                 Self::Experts(Experts::listed(place, spec, &variants.experts))
             }
+            types::Mlp::Parallel(spec) => {
+                let variants = (variants.gated.as_slice(), variants.experts.as_slice());
+                Self::Parallel(ParallelMlp::listed(place, spec, variants))
+            }
         }
     }
 
@@ -141,13 +174,23 @@ impl Mlp<Listed> {
             Self::Gated(gated) => gated.elements(),
             Self::Plain(plain) => plain.elements(),
             Self::Experts(experts) => experts.products(),
+            Self::Parallel(both) => both.gated.elements() + both.experts.products(),
         }
     }
 
-    /// Returns the collectives around an MLP of any kind, in a model of width `hidden`. With one
-    /// DP rank, all ranks sum their results. With several, the rows of all DP ranks are gathered
-    /// before the MLP, and the sum is scattered behind it.
-    pub fn collectives(hidden: usize, topology: Topology, axis: Axis) -> Vec<CollectiveStep> {
+    /// Returns the collectives around the MLP `spec`, in a model of width `hidden`. With one DP rank,
+    /// all ranks sum their results. With several, the rows of all DP ranks are gathered before the
+    /// MLP, and the sum is scattered behind it. An MLP and experts side by side have
+    /// [collectives of their own](ParallelMlp::collectives).
+    pub fn collectives(
+        spec: &types::Mlp,
+        hidden: usize,
+        topology: Topology,
+        axis: Axis,
+    ) -> Vec<CollectiveStep> {
+        if let types::Mlp::Parallel(_) = spec {
+            return ParallelMlp::collectives(hidden, topology, axis);
+        }
         if topology.dp_size() == 1 {
             return vec![CollectiveStep::sum(axis, hidden)];
         }
@@ -165,6 +208,7 @@ impl<F: Form> Tensors<F> for Mlp<F> {
             Self::Gated(gated) => Mlp::Gated(gated.convert(to)?),
             Self::Plain(plain) => Mlp::Plain(plain.convert(to)?),
             Self::Experts(experts) => Mlp::Experts(experts.convert(to)?),
+            Self::Parallel(both) => Mlp::Parallel(both.convert(to)?),
         })
     }
 }
@@ -196,6 +240,14 @@ impl<B: Backend> Mlp<B> {
             Self::Experts(experts) => {
                 let buffers = &mut buffers.experts[experts.buffers];
                 experts.run(backend, axis, operands, buffers, end)
+            }
+            Self::Parallel(both) => {
+                let spaces = Spaces {
+                    gated: &mut buffers.gated[both.gated.buffers],
+                    experts: &mut buffers.experts[both.experts.buffers],
+                    own: buffers.parallel.as_mut(),
+                };
+                both.run(backend, axis, operands, spaces, end)
             }
         }
     }

@@ -10,6 +10,7 @@ use crate::{
     blocks::{
         Layer, LayerPlace, Norm, Variants,
         parts::{Convert, Form, Listed, MatrixPart, Tensors},
+        per_layer,
     },
 };
 
@@ -20,6 +21,8 @@ pub(crate) struct Decoder<F: Form> {
     /// Rows of the output head, see [`Shard::vocab`]; `None` where the embedding is the
     /// output head.
     pub head: Option<F::Matrix>,
+    /// The same rows of the table of per-layer embeddings; `None` where there are none.
+    pub per_layer: Option<F::Matrix>,
     /// The norm before each layer's mixer; `None` where the mixer reads the residual stream as it
     /// is.
     pub input_norms: Vec<Option<Norm<F>>>,
@@ -72,6 +75,7 @@ impl Decoder<Listed> {
             head: shard
                 .has_head(model)
                 .then(|| head(model, shard.vocab.clone())),
+            per_layer: per_layer::table(model, shard),
             input_norms: (0..model.layers.len()).map(input_norm).collect(),
             layers: (0..model.layers.len()).map(layer).collect(),
             norm: Norm::of_stream(model, model.layers.len(), &names.norm, model.rms_norm_eps),
@@ -102,6 +106,7 @@ impl<F: Form> Tensors<F> for Decoder<F> {
         Ok(Decoder {
             embedding: to.matrix(&self.embedding)?,
             head: to.optional_matrix(self.head.as_ref())?,
+            per_layer: to.optional_matrix(self.per_layer.as_ref())?,
             input_norms: self.input_norms.convert(to)?,
             layers: self.layers.convert(to)?,
             norm: self.norm.convert(to)?,

@@ -56,6 +56,7 @@ pub fn shared_part(model: &ModelConfig, attn_tp_size: usize) -> u32 {
         let listed = Decoder::listed(model, &Shard::of(model, topology));
         for layer in &listed.layers {
             own += layer.mixer.elements();
+            own += layer.per_layer.as_ref().map_or(0, Listing::elements);
             shared += layer.mlp.products();
         }
         shared += listed.head().elements();

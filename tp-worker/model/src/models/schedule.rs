@@ -1,10 +1,11 @@
 //! The collectives that a forward pass issues, known before it runs.
 
 use lockstep_backend::{Axis, CollectiveCall};
-use lockstep_types::{Dtype, LayerSpec, ModelConfig};
+use lockstep_types::{Dtype, LayerSpec, ModelConfig, PerLayerEmbeddings};
 
 use crate::{
-    CollectiveKind, CollectiveStep, Exit, Topology, blocks::Layer, split::crossing::Crossing,
+    CollectiveKind, CollectiveStep, CountedRows, Exit, Topology, blocks::Layer,
+    split::crossing::Crossing,
 };
 
 /// All collectives of a pass, in order. The list depends on the model and its split alone.
@@ -48,8 +49,13 @@ impl Schedule {
         match several {
             // The head reads rows of all DP ranks.
             true => logit_tokens.push(of_all(CollectiveKind::AllGather, hidden)),
-            // The sum behind the embedding.
-            false => tokens.insert(0, CollectiveStep::sum(axis, hidden)),
+            // The sums behind the embedding, and behind the table of per-layer embeddings.
+            false => {
+                let columns = |own: &PerLayerEmbeddings| own.width * model.layers.len();
+                let widths = [Some(hidden), model.per_layer.as_ref().map(columns)];
+                let sums = widths.into_iter().flatten();
+                tokens.splice(..0, sums.map(|width| CollectiveStep::sum(axis, width)));
+            }
         }
         Self {
             tokens,
@@ -91,7 +97,10 @@ impl Schedule {
         let mut all = Vec::new();
         for step in self.tokens.iter().chain(&self.logit_tokens[..tail]) {
             let CollectiveStep {
-                kind, axis, width, ..
+                kind,
+                axis,
+                rows,
+                width,
             } = *step;
             let ranks = match axis {
                 Axis::World => topology.world.size,
@@ -102,7 +111,13 @@ impl Schedule {
                 continue;
             }
             match kind {
-                CollectiveKind::AllReduce => all.extend(CollectiveCall::sum(axis, tokens * width)),
+                CollectiveKind::AllReduce => {
+                    let rows = match rows {
+                        CountedRows::DpRank => tokens,
+                        CountedRows::World => crossing.all(),
+                    };
+                    all.extend(CollectiveCall::sum(axis, rows * width));
+                }
                 CollectiveKind::ReduceScatter => {
                     let (len, rows) = (crossing.all() * width, &crossing.rows);
                     all.extend(CollectiveCall::scatter(axis, len, rows, width));

@@ -58,6 +58,11 @@ impl Crossing {
         self.first = share(mine, own);
     }
 
+    /// Rows of this rank's DP rank, among those of all.
+    pub fn own(&self) -> Range<usize> {
+        self.rows[self.topology.world.rank].clone()
+    }
+
     /// Number of rows of all DP ranks.
     pub fn all(&self) -> usize {
         self.rows.last().map_or(0, |rows| rows.end)

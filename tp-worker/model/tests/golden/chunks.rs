@@ -1,12 +1,12 @@
 //! Chunks, pages and cached prefixes of many sizes change no bit of a model with experts, of one
-//! with windows, and of one with sinks.
+//! with windows, of one with sinks, and of one whose layers share caches.
 
 use lockstep_types::{Dtype, KvCacheDtype};
 
 use super::{Case, cases, cpu};
 use crate::driver::{Feed, logits};
 
-const MODELS: [&str; 3] = ["qwen3_moe", "gemma3", "gpt_oss_mxfp4"];
+const MODELS: [&str; 4] = ["qwen3_moe", "gemma3", "gpt_oss_mxfp4", "gemma4_per_layer"];
 const CHUNKS: [usize; 5] = [1, 3, 7, 64, usize::MAX];
 const PAGES: [usize; 3] = [1, 16, 64];
 /// Window of the models that have one.

@@ -139,6 +139,7 @@ impl Case {
             shared: self.shared,
             routing: self.routing,
             correction: correction.as_ref(),
+            scales: None,
             gate_up: &gate_up,
             gate_up_bias: None,
             gate: ExpertGate::Silu,

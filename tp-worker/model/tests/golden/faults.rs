@@ -1,5 +1,8 @@
 //! Goldens find a wrong fact: each mechanism of a family, left out, moves logits far beyond noise.
 
+#[path = "faults/gemma4.rs"]
+mod gemma4;
+
 use std::mem::swap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -440,7 +443,7 @@ fn worth(model: &mut ModelConfig, worth: GroupWorth) {
 /// Changes each mixture of experts.
 fn mixtures(model: &mut ModelConfig, change: impl Fn(&mut ExpertsSpec)) {
     for layer in &mut model.layers {
-        if let Mlp::Experts(experts) = &mut layer.mlp {
+        if let Some(experts) = layer.mlp.experts_mut() {
             change(experts);
         }
     }
@@ -469,6 +472,7 @@ fn silu(model: &mut ModelConfig) {
         match &mut layer.mlp {
             Mlp::Gated(mlp) => mlp.activation = Activation::Silu,
             Mlp::Plain(mlp) => mlp.activation = Activation::Silu,
+            Mlp::Parallel(both) => both.gated.activation = Activation::Silu,
             Mlp::Experts(_) => {}
         }
     }
@@ -476,7 +480,7 @@ fn silu(model: &mut ModelConfig) {
 
 #[test]
 fn a_mechanism_that_is_left_out_shows() {
-    for (fixture, fault, leave_out) in FAULTS {
+    for (fixture, fault, leave_out) in FAULTS.into_iter().chain(gemma4::FAULTS) {
         let (_, case) = cases().find(|(name, _)| *name == fixture).unwrap();
         let mut model = case.model.clone();
         leave_out(&mut model);

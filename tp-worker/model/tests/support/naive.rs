@@ -285,7 +285,7 @@ impl Ops for Naive {
         assert_eq!(qkv.rows, inputs.positions.len());
         qkv.holds(SUM);
         for (row, position) in inputs.positions.iter().enumerate() {
-            for head in 0..shape.heads + shape.kv_heads {
+            for head in 0..shape.heads + shape.written_heads() {
                 let x = &mut qkv.row_mut(row)[head * shape.head_dim..][..shape.head_dim];
                 for i in 0..table.half {
                     let at = *position as usize * table.half + i;
@@ -317,7 +317,8 @@ impl Ops for Naive {
         let (dim, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
         let (keys, values) = (&mut cache.keys[layer], &mut cache.values[layer]);
         let (cells, pages) = inputs.of_group(cache.shape.group);
-        for (token, cell) in cells.iter().enumerate() {
+        let written = cells.iter().enumerate().filter(|_| !shape.reads_only);
+        for (token, cell) in written {
             let new = &qkv.row(token)[shape.heads * dim..];
             keys[*cell as usize * width..][..width].copy_from_slice(&new[..width]);
             values[*cell as usize * width..][..width].copy_from_slice(&new[width..]);

@@ -1,6 +1,6 @@
 //! Gemma 4's two kinds of heads, and what is refused.
 
-use lockstep_types::{RopeScaling, Values};
+use lockstep_types::{ExpertGate, ExpertsSpec, Mlp, RopeScaling, Routing, Values};
 use serde_json::{Value, json};
 
 use super::{good, load};
@@ -74,22 +74,107 @@ fn a_part_of_the_pairs_rotates_in_full_layers() {
     assert_eq!(part(json!({})), expected);
 }
 
+/// The last three of six layers read the caches of the last two kinds of layers before them.
+#[test]
+fn the_last_layers_read_the_caches_of_others() {
+    let types = ["sliding_attention", "full_attention"];
+    let types: Vec<_> = (0..6).map(|layer| types[layer % 2]).collect();
+    for (double_wide, widths) in [(false, [96, 96]), (true, [96, 192])] {
+        let own = json!({"num_hidden_layers": 6, "num_kv_shared_layers": 3, "layer_types": types,
+            "use_double_wide_mlp": double_wide});
+        let model = good(&gemma4(&own));
+        let read: Vec<_> = model.attentions().map(|layer| layer.kv_of).collect();
+        assert_eq!(read, [None, None, None, Some(1), Some(2), Some(1)]);
+        for (number, layer) in model.layers.iter().enumerate() {
+            assert_eq!(layer.mlp.width(), widths[number / 3], "layer {number}");
+        }
+        let groups = model.kv_groups().into_iter().map(|group| group.layers);
+        assert_eq!(groups.collect::<Vec<_>>(), [vec![1], vec![0, 2]]);
+    }
+}
+
+/// The class has them, so a file that says nothing has them too.
+#[test]
+fn layers_may_have_embeddings_of_their_own() {
+    let read = |own: Value| good(&gemma4(&own)).per_layer;
+    assert_eq!(read(json!({})), None);
+    for (own, expected) in [
+        (
+            json!({"hidden_size_per_layer_input": "(absent)"}),
+            (256, 262_144, 16.0),
+        ),
+        (
+            json!({"hidden_size_per_layer_input": 24, "vocab_size_per_layer_input": 1000,
+                "dtype": "bfloat16", "torch_dtype": "(absent)"}),
+            (24, 1000, 4.90625),
+        ),
+    ] {
+        let found = read(own).expect("there are some");
+        assert_eq!((found.width, found.rows, found.factor), expected);
+    }
+}
+
+#[test]
+fn experts_stand_beside_mlps() {
+    let own = json!({"enable_moe_block": true, "num_experts": 9, "top_k_experts": 3,
+        "moe_intermediate_size": 28});
+    for layer in good(&gemma4(&own)).layers {
+        let Mlp::Parallel(both) = layer.mlp else {
+            panic!("each layer has both");
+        };
+        assert_eq!(both.gated.width, 96);
+        let ExpertsSpec {
+            count,
+            active,
+            width,
+            gate,
+            routing,
+            ..
+        } = both.experts;
+        assert_eq!((count, active, width), (9, 3, 28));
+        assert_eq!(
+            (gate, routing),
+            (ExpertGate::GeluTanh, Routing::softmax(true))
+        );
+    }
+}
+
 #[test]
 fn models_with_more_in_a_layer_are_refused() {
     for (own, key) in [
         (
-            json!({"hidden_size_per_layer_input": 256}),
-            "`hidden_size_per_layer_input` is 256",
+            json!({"hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 5}),
+            "`vocab_size_per_layer_input` is 5, and the vocabulary has",
         ),
         (
-            json!({"hidden_size_per_layer_input": "(absent)"}),
-            "`hidden_size_per_layer_input`",
+            json!({"hidden_size_per_layer_input": -1}),
+            "`hidden_size_per_layer_input` is -1",
         ),
         (
-            json!({"num_kv_shared_layers": 2}),
-            "`num_kv_shared_layers` is 2",
+            json!({"num_kv_shared_layers": 4}),
+            "`num_kv_shared_layers` is 4, and no layer before these",
         ),
-        (json!({"enable_moe_block": true}), "`enable_moe_block`"),
+        (
+            json!({"num_kv_shared_layers": 5}),
+            "`num_kv_shared_layers` is 5, and the model has 4 layers",
+        ),
+        (
+            json!({"num_kv_shared_layers": 1}),
+            "no layer before these has a cache of `full_attention`",
+        ),
+        (
+            json!({"enable_moe_block": true}),
+            "`num_experts` is missing",
+        ),
+        (
+            json!({"enable_moe_block": true, "num_experts": 4, "top_k_experts": 5}),
+            "`top_k_experts` is 5, and there are 4 experts",
+        ),
+        (
+            json!({"enable_moe_block": true, "num_experts": 4, "top_k_experts": 2}),
+            "`moe_intermediate_size` is missing",
+        ),
+        (json!({"num_experts": 4}), "`num_experts`"),
         (
             json!({"use_bidirectional_attention": "all"}),
             "`use_bidirectional_attention`",

@@ -10,7 +10,8 @@ use crate::error::CudaError;
 use crate::runtime::{Buffer, Context};
 
 /// Reason why a layer that goes on by another rule than the gated delta rule is refused.
-pub const OTHER_RULES: &str = "Mamba-2 and short convolutions do not run on GPUs; use --device cpu";
+pub const OTHER_RULES: &str =
+    "Mamba-2 and short convolutions are not served on GPUs: give --device cpu";
 
 /// States and records of recurrent layers of one shape.
 ///

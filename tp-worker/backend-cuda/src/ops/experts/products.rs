@@ -139,6 +139,7 @@ fn numbers(gate: Option<ExpertGate>) -> (u32, f32, f32) {
     match gate {
         None => (0, 0.0, 0.0),
         Some(ExpertGate::Silu) => (number_of(Activation::Silu), 0.0, 0.0),
+        Some(ExpertGate::GeluTanh) => (number_of(Activation::GeluTanh), 0.0, 0.0),
         Some(ExpertGate::Clamped { limit, alpha }) => (CLAMPED, limit, alpha),
     }
 }

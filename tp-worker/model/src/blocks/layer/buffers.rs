@@ -7,6 +7,7 @@ use super::{Layer, Variants};
 use crate::{
     Shard,
     blocks::allocate::Allocate,
+    blocks::per_layer::{PerLayerBuffers, PerLayerHalf},
     blocks::{AllRows, Boundary, MixerBuffers, MlpBuffers, MlpOperands},
     split::crossing::Crossing,
 };
@@ -22,6 +23,8 @@ pub(crate) struct LayerBuffers<T> {
     pub normed: T,
     pub mixers: MixerBuffers<T>,
     pub mlps: MlpBuffers<T>,
+    /// Buffers for per-layer embeddings; `None` where there are none.
+    pub per_layer: Option<PerLayerBuffers<T>>,
     /// Buffers for the rows of all DP ranks; `None` with one DP rank.
     pub all: Option<AllRows<T>>,
 }
@@ -32,6 +35,7 @@ pub(crate) struct SecondHalf<'a, T> {
     pub mixed: &'a T,
     pub stream: MlpOperands<'a, T>,
     pub mlp: &'a mut MlpBuffers<T>,
+    pub per_layer: Option<PerLayerHalf<'a, T>>,
 }
 
 impl<T> LayerBuffers<T> {
@@ -55,6 +59,7 @@ impl<T> LayerBuffers<T> {
             normed: device.activations(tokens, hidden, Holds::Operand)?,
             mixers: MixerBuffers::new(device, &mixers, tokens)?,
             mlps: MlpBuffers::new(device, &mlps, all)?,
+            per_layer: PerLayerBuffers::new(device, model, tokens)?,
             all: match dp_size {
                 1 => None,
                 _ => Some(AllRows::new(device, all, hidden)?),
@@ -77,6 +82,7 @@ impl<T> LayerBuffers<T> {
                 boundary: Boundary::new(crossing, &mut self.all),
             },
             mlp: &mut self.mlps,
+            per_layer: self.per_layer.as_mut().map(PerLayerBuffers::half),
         }
     }
 
@@ -100,6 +106,8 @@ impl<T> LayerBuffers<T> {
         backend.set_rows(mixed, wanted);
         backend.gather_rows(layer.mixer.mixed(&self.mixers), rows(), mixed);
         backend.set_rows(&mut self.residual, wanted);
+        let per_layer = self.per_layer.as_mut();
+        let per_layer = per_layer.map(|own| own.narrow(backend, inputs, wanted));
         SecondHalf {
             mixed,
             stream: MlpOperands {
@@ -109,14 +117,16 @@ impl<T> LayerBuffers<T> {
                 boundary: Boundary::new(crossing, &mut self.all),
             },
             mlp: &mut self.mlps,
+            per_layer,
         }
     }
 
     /// Sets the row count of the buffers that only the second half of a layer writes, except
-    /// the MLP's.
+    /// the MLP's for rows of all DP ranks.
     fn set_block_rows(&mut self, backend: &mut impl Backend<Tensor = T>, rows: usize) {
         backend.set_rows(&mut self.delta, rows);
         backend.set_rows(&mut self.normed, rows);
+        self.mlps.set_own_rows(backend, rows);
     }
 
     /// Sets the row count of the buffers that the MLP reads and writes.
@@ -134,5 +144,8 @@ impl<T> LayerBuffers<T> {
         self.set_mlp_rows(backend, all);
         backend.set_rows(&mut self.residual, rows);
         self.mixers.set_rows(backend, rows);
+        if let Some(per_layer) = &mut self.per_layer {
+            per_layer.set_rows(backend, rows);
+        }
     }
 }

@@ -7,7 +7,7 @@ mod together;
 use std::ops::Range;
 
 use lockstep_backend::{Attend, AttentionShape, Axis, Backend, BackendError, Holds, WholeNorms};
-use lockstep_types::{AttentionSpec, KvGroup, ModelConfig, QkNorm, RopeConfig, Values};
+use lockstep_types::{AttentionSpec, KvGroup, ModelConfig, QkNorm, RopeConfig};
 
 use crate::{
     CollectiveStep, Shard, Topology,
@@ -22,7 +22,7 @@ use crate::{
     },
     split::topology::attention_axis,
 };
-use rows::{keys_and_values, pairs, query_rows, scaled, tensor_rows};
+use rows::{keys_and_values, pairs, query_rows, scaled, tensor_rows, value_norm};
 pub(crate) use together::Together;
 
 /// One rank's heads of one layer's attention.
@@ -37,7 +37,8 @@ pub(crate) struct Attention<F: Form> {
     pub buffers: usize,
     /// Epsilon added to the mean square in the norms of heads.
     pub eps: f32,
-    /// Fused projection: query rows, then key rows, then value rows.
+    /// Fused projection: query rows, then key rows, then value rows; query rows alone where the
+    /// layer reads the keys and values of another.
     pub qkv: Linear<F>,
     /// Projection to gates of the output, `[heads·head_dim]`; `None` where it has none.
     pub gate: Option<Linear<F>>,
@@ -79,7 +80,7 @@ impl AttentionVariants {
 
 /// Activations of an attention, allocated once.
 pub(crate) struct AttentionBuffers<T> {
-    /// Queries, keys and values, `[n, (heads + 2·kv_heads)·head_dim]`.
+    /// Queries, keys and values, `[n, (heads + 2·kv_heads)·head_dim]`, or queries alone.
     pub qkv: T,
     /// Attention output, `[n, heads·head_dim]`.
     pub attended: T,
@@ -167,7 +168,8 @@ impl Attention<Listed> {
             window: _,
             ref rope,
             qk_norm,
-            values: of_values,
+            values: _,
+            kv_of,
             qkv_bias,
             output_bias,
             sinks,
@@ -195,12 +197,11 @@ impl Attention<Listed> {
             Some(VectorPart::norm(&place.name(name), model.norm, len, taken))
         };
         let q_norm = norm(&names.query_norm, queries, &rotated);
-        let k_norm = norm(&names.key_norm, kv, &keys);
+        let k_norm = norm(&names.key_norm, kv, &keys).filter(|_| kv_of.is_none());
         let mut qkv = vec![query(rotated)];
         qkv.extend(keys_and_values(place, attention, keys, values));
-        let v_norm = (of_values != Values::Projected).then(|| VectorPart::ones(dim));
         Self {
-            cache: CachePlace::of(&variants.caches, place.number),
+            cache: CachePlace::of(&variants.caches, kv_of.unwrap_or(place.number)),
             shape: Self::shape(attention, shard),
             rope: place_of(&variants.ropes, &rope_of(attention)),
             buffers: place_of(&variants.widths, &AttentionWidths::of(attention, shard)),
@@ -209,7 +210,7 @@ impl Attention<Listed> {
             gate: output_gate.then(|| Linear::of_outputs(&gate, place.inputs, qkv_bias)),
             q_norm,
             k_norm,
-            v_norm,
+            v_norm: value_norm(attention),
             sinks,
             together: Together::of(attention, shard),
             output: Linear::of_inputs(
@@ -248,6 +249,7 @@ impl Attention<Listed> {
             window: attention.window,
             softcap: attention.softcap,
             sinks: attention.sinks,
+            reads_only: attention.kv_of.is_some(),
             ..AttentionShape::dense(
                 heads.queries.len(),
                 heads.kv.len(),

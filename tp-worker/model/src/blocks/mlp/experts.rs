@@ -49,6 +49,8 @@ pub(crate) struct Experts<F: Form> {
     pub router_bias: Option<F::Vector>,
     /// Values `[experts]` that are added for the choice; `None` if choices go by the weights.
     pub correction: Option<F::Vector>,
+    /// Factors `[experts]` of the weights; `None` if there are none.
+    pub scales: Option<F::Vector>,
     /// Gate rows, then up rows of each expert. The last ones are those of the shared expert.
     pub gate_up: Vec<F::Matrix>,
     /// Biases of all of them, one expert behind the other.
@@ -154,6 +156,7 @@ impl Experts<Listed> {
             gate,
             routing,
             router_bias,
+            ref scales,
             ref shared,
             ref names,
         } = spec;
@@ -180,7 +183,7 @@ impl Experts<Listed> {
         let [gate_up_bias, down_bias] = of_one.biases(count, held, place, experts);
         let router = place.name(&names.router);
         let gate_row = |gate: &str| MatrixPart::router(&place.name(gate), 1, model.hidden_size);
-        let correction = || VectorPart::whole(place.name(&names.correction), count);
+        let whole = |name: &str| VectorPart::whole(place.name(name), count);
         Self {
             buffers: place_of(variants, &ExpertSizes::of(spec, model, shard)),
             scored: count,
@@ -190,7 +193,8 @@ impl Experts<Listed> {
             routing,
             router: MatrixPart::router(&router, count, model.hidden_size),
             router_bias: router_bias.then(|| VectorPart::whole(format!("{router}.bias"), count)),
-            correction: routing.corrected.then(correction),
+            correction: routing.corrected.then(|| whole(&names.correction)),
+            scales: scales.as_deref().map(whole),
             gate_up,
             gate_up_bias,
             gate,
@@ -233,6 +237,7 @@ impl<F: Form> Tensors<F> for Experts<F> {
         let router = to.matrix(&self.router)?;
         let router_bias = to.optional(self.router_bias.as_ref())?;
         let correction = to.optional(self.correction.as_ref())?;
+        let scales = to.optional(self.scales.as_ref())?;
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
         for (both, back) in self.gate_up.iter().zip(&self.down) {
             gate_up.push(to.matrix(both)?);
@@ -252,6 +257,7 @@ impl<F: Form> Tensors<F> for Experts<F> {
             router,
             router_bias,
             correction,
+            scales,
             gate_up,
             gate_up_bias,
             gate: self.gate,
@@ -286,7 +292,7 @@ impl<B: Backend> Experts<B> {
         } = operands;
         match boundary {
             Boundary::SameRows => {
-                self.mix(backend, normed, buffers, delta)?;
+                self.mix(backend, normed, None, buffers, delta)?;
                 backend.all_reduce(axis, delta)?;
                 backend.end_block(residual, Some(delta), end, normed);
                 Ok(())
@@ -302,19 +308,23 @@ impl<B: Backend> Experts<B> {
                     ..
                 } = crossing;
                 backend.all_gather_rows(axis, normed, *first, counts, gathered)?;
-                self.mix(backend, gathered, buffers, product)?;
+                self.mix(backend, gathered, None, buffers, product)?;
                 let scatter = Scatter { rows, product };
                 backend.scatter_end_block(axis, scatter, residual, end, normed)
             }
         }
     }
 
-    /// Writes this rank's part of the experts' output over `input` to `out`. The content of `input`
-    /// is unspecified afterwards.
-    fn mix(
+    /// Writes this rank's part of the experts' output over `input` to `out`. The router reads
+    /// `scored`, or the input. The content of `input` is unspecified afterwards.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] on a device without mixtures of experts.
+    pub fn mix(
         &self,
         backend: &mut B,
         input: &mut B::Tensor,
+        scored: Option<&B::Tensor>,
         buffers: &mut ExpertBuffers<B::Tensor>,
         out: &mut B::Tensor,
     ) -> Result<(), BackendError> {
@@ -331,7 +341,7 @@ impl<B: Backend> Experts<B> {
             weight: &self.router,
             bias: self.router_bias.as_ref(),
         };
-        backend.matmul(input, router, scores);
+        backend.matmul(scored.unwrap_or(input), router, scores);
         let experts = backend::Experts {
             scored: self.scored,
             first: self.first,
@@ -339,6 +349,7 @@ impl<B: Backend> Experts<B> {
             shared: self.shared,
             routing: self.routing,
             correction: self.correction.as_ref(),
+            scales: self.scales.as_ref(),
             gate_up: &self.gate_up,
             gate_up_bias: self.gate_up_bias.as_ref(),
             gate: self.gate,

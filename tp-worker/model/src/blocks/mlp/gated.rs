@@ -144,6 +144,21 @@ impl<B: Backend> GatedMlp<B> {
         backend.matmul_end_block(activated, down, sum, product, end, input)
     }
 
+    /// Writes this rank's part of the output over `input` to `out`, `[a, hidden]`, without an
+    /// exchange.
+    pub fn product(
+        &self,
+        backend: &mut B,
+        input: &B::Tensor,
+        buffers: &mut GatedMlpBuffers<B::Tensor>,
+        out: &mut B::Tensor,
+    ) {
+        let GatedMlpBuffers { gate_up, activated } = buffers;
+        let gated = self.gate_up.operand();
+        backend.gated_matmul(input, gated, self.activation, gate_up, activated);
+        self.down.run(backend, activated, out);
+    }
+
     /// Reads the residual stream as `normed` has it, adds the MLP's output to the stream, and ends
     /// the block with `end`.
     ///

@@ -7,8 +7,8 @@ use lockstep_types::{
     Activation, Architecture, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig,
     DflashSpec, DraftKind, DraftKv, DraftModel, Dtype, Eagle3Norms, EngineShape, ExpertGate,
     ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, KvCacheDtype, LayerSpec,
-    LoadFormat, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms, QkNorm, Quantization,
-    RankMemory, Routing, SpeculationConfig, StepLimits, TensorNames, Verification,
+    LoadFormat, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms, PerLayerEmbeddings, QkNorm,
+    Quantization, RankMemory, Routing, SpeculationConfig, StepLimits, TensorNames, Verification,
 };
 
 use super::rank_memory;
@@ -91,6 +91,7 @@ fn model(hidden: usize, num_layers: usize, tied: bool) -> ModelConfig {
         hidden_size: hidden,
         layers: vec![layer(); num_layers],
         vocab_size: 100,
+        per_layer: None,
         max_position_embeddings: 512,
         norm: NormKind::Rms,
         multipliers: Multipliers::default(),
@@ -239,6 +240,45 @@ fn a_model_takes_its_layers_and_tables() {
 }
 
 /// Every expert's matrices and the router count, and activations for all choices of all rows.
+/// Layers that read the caches of others take neither caches nor projections of keys and values.
+#[test]
+fn shared_caches_are_charged_once() {
+    let mut model = model(64, 4, true);
+    let own = memory(&model, &SpeculationConfig::none(), 1, 0).target;
+    for number in 2..4 {
+        let attention = model.layers[number].attention_mut().unwrap();
+        attention.kv_of = Some(number - 2);
+    }
+    let shared = memory(&model, &SpeculationConfig::none(), 1, 0).target;
+    assert_eq!(own.kv_per_token, 2 * shared.kv_per_token);
+    assert_eq!(own.weights - shared.weights, 2 * 2 * 4 * 8 * 64);
+}
+
+/// Ranks share the rows of a table of per-layer embeddings, and each has whole projections.
+#[test]
+fn per_layer_embeddings_take_their_table_and_projections() {
+    let plain = model(64, 3, true);
+    let with = ModelConfig {
+        per_layer: Some(PerLayerEmbeddings {
+            width: 16,
+            rows: 120,
+            factor: 4.0,
+            activation: Activation::GeluTanh,
+        }),
+        ..plain.clone()
+    };
+    let of = |model, tp_size, rank| memory(model, &SpeculationConfig::none(), tp_size, rank).target;
+    let more = |tp_size, rank| of(&with, tp_size, rank).weights - of(&plain, tp_size, rank).weights;
+    let (table, projections) = (100 * 3 * 16 * TABLE, 3 * 3 * 16 * 64);
+    assert_eq!(more(1, 0), table + projections);
+    assert_eq!(more(2, 0) + more(2, 1), table + 2 * projections);
+    let (with, plain) = (of(&with, 1, 0), of(&plain, 1, 0));
+    assert_eq!(with.vectors - plain.vectors, 3 * (16 + 64));
+    // Columns of all layers, the embedding, and six times those of a layer.
+    let token = 3 * 16 + 64 + 6 * 16;
+    assert_eq!(with.activations - plain.activations, 30 * token);
+}
+
 #[test]
 fn a_mixture_takes_all_of_its_experts() {
     let mut mixed = model(64, 2, true);
@@ -249,6 +289,7 @@ fn a_mixture_takes_all_of_its_experts() {
         gate: ExpertGate::Silu,
         routing: Routing::softmax(true),
         router_bias: false,
+        scales: None,
         shared: None,
         names: ExpertsNames {
             router: "router".into(),

@@ -8,7 +8,7 @@ use super::Transformer;
 use super::logits::{LogitBlock, LogitSink, Whole};
 use super::size::{Rows, Size};
 use super::staged::{DraftStaged, Staged};
-use crate::blocks::{Norm, read_stream};
+use crate::blocks::{Norm, per_layer, read_stream};
 use crate::runner::limits::fits;
 use crate::split::crossing::Crossing;
 use crate::{Exit, ModelCache, ModelError};
@@ -266,6 +266,18 @@ impl<B: Backend> Transformer<B> {
         if self.world.is_none() {
             backend.all_reduce(self.context.axis, &mut b.residual)?;
         }
+        if let (Some(own), Some(table), Some(buffers)) = (
+            &self.model.per_layer,
+            &self.weights.per_layer,
+            &mut b.per_layer,
+        ) {
+            let inputs = &self.inputs;
+            per_layer::look_up(backend, (table, own), first, inputs, buffers);
+            if self.world.is_none() {
+                backend.all_reduce(self.context.axis, &mut buffers.embedded)?;
+            }
+            backend.place_columns(&b.residual, &mut buffers.first, 0);
+        }
         let norm = self.weights.norm_before(0);
         read_stream(backend, norm, &mut b.residual, &mut b.normed);
         for number in 0..self.weights.layers.len() {
@@ -306,6 +318,9 @@ impl<B: Backend> Transformer<B> {
         };
         if rows.all == 0 {
             return Ok(());
+        }
+        if let Some((own, buffers)) = layer.per_layer.as_ref().zip(b.layer.per_layer.as_mut()) {
+            own.prepare(backend, buffers);
         }
         if rows.own < size.tokens.own {
             let mixed = &mut b.mixed_wanted;

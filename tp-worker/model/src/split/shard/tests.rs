@@ -32,6 +32,7 @@ fn model(heads: usize, kv_heads: usize, intermediate: usize, vocab: usize) -> Mo
             scale: 1.0,
         }],
         vocab_size: vocab,
+        per_layer: None,
         max_position_embeddings: 16,
         norm: NormKind::Rms,
         multipliers: Multipliers::default(),
@@ -137,6 +138,7 @@ fn mixture(count: usize) -> ModelConfig {
         gate: ExpertGate::Silu,
         routing: Routing::softmax(true),
         router_bias: false,
+        scales: None,
         shared: None,
         names: ExpertsNames::of_mlp(),
     });

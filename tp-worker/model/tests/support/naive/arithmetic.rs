@@ -45,6 +45,7 @@ pub fn activated(activation: Activation, x: f32) -> f32 {
 pub fn gated(function: ExpertGate, gate: f32, up: f32) -> f32 {
     match function {
         ExpertGate::Silu => activated(Activation::Silu, gate) * up,
+        ExpertGate::GeluTanh => activated(Activation::GeluTanh, gate) * up,
         ExpertGate::Clamped { limit, alpha } => {
             let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
             gate / (1.0 + (-alpha * gate).exp()) * (up + 1.0)

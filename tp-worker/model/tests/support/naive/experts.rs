@@ -28,7 +28,10 @@ pub fn run(
         out.row_mut(row).fill(0.0);
         let correction = w.correction.map(Vec::as_slice);
         let chosen = chosen(scores.row(row), w.active, w.routing, correction);
-        let here = chosen.into_iter().filter_map(|(expert, weight)| {
+        let scale = |expert: usize| w.scales.map_or(1.0, |scales| scales[expert]);
+        let scaled = chosen.into_iter();
+        let scaled = scaled.map(|(expert, weight)| (expert, weight * scale(expert)));
+        let here = scaled.filter_map(|(expert, weight)| {
             let expert = expert.checked_sub(w.first)?;
             (expert < held).then_some((expert, weight))
         });

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use lockstep_types::{AttentionSpec, Values};
 
-use crate::blocks::{LayerPlace, linear::Fused};
+use crate::blocks::{LayerPlace, linear::Fused, parts::VectorPart};
 
 /// Returns the rows of the tensor of queries: those of each head are its query, and then its gate if
 /// there are gates.
@@ -63,13 +63,22 @@ pub(super) fn scaled(range: &Range<usize>, by: usize) -> Range<usize> {
     range.start * by..range.end * by
 }
 
-/// Lists the projections of keys and of values of which a rank takes the rows `keys` and `values`.
+/// Lists the weights of the norm of value heads, which are ones; `None` if values are not normed, or
+/// the layer reads those of another.
+pub(super) fn value_norm(attention: &AttentionSpec) -> Option<VectorPart> {
+    let normed = attention.values != Values::Projected && attention.kv_of.is_none();
+    normed.then(|| VectorPart::ones(attention.head_dim))
+}
+
+/// Lists the projections of keys and of values of which a rank takes the rows `keys` and `values`;
+/// none where the layer reads those of another.
 pub(super) fn keys_and_values(
     place: &LayerPlace<'_>,
     AttentionSpec {
         kv_heads,
         head_dim,
         values: of_values,
+        kv_of,
         names,
         ..
     }: &AttentionSpec,
@@ -77,6 +86,9 @@ pub(super) fn keys_and_values(
     values: Vec<Range<usize>>,
 ) -> Vec<Fused> {
     let part = |name: &str, rows| Fused::of(place.name(name), kv_heads * head_dim, rows);
+    if kv_of.is_some() {
+        return Vec::new();
+    }
     match of_values {
         // The rows of keys are taken twice.
         Values::NormedKeys => vec![part(&names.key, [keys, values].concat())],
