@@ -139,8 +139,7 @@ pub(crate) fn run(args: &GenerateArgs, registry: &Registry) -> anyhow::Result<u8
     let options = LocalOptions {
         registry: registry.clone(),
         weight_cache: settings.file.node.weight_cache.clone(),
-        progress: None,
-        masks: None,
+        ..LocalOptions::default()
     };
     let mut local = LocalEngine::start(engine, &options)?;
     for warning in local

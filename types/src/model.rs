@@ -275,6 +275,17 @@ impl ModelConfig {
         self.layers.iter().filter_map(LayerSpec::attention)
     }
 
+    /// Returns the layers of the gated delta rule, in their order.
+    pub fn gated_deltas(&self) -> impl Iterator<Item = &GatedDeltaSpec> {
+        self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::GatedDelta(delta) => Some(delta),
+            Mixer::Attention(_)
+            | Mixer::LatentAttention(_)
+            | Mixer::Mamba2(_)
+            | Mixer::ShortConvolution(_) => None,
+        })
+    }
+
     /// Returns the largest number of ranks that can divide the heads of every layer, as
     /// [`Mixer::heads`] counts them.
     pub fn common_heads(&self) -> usize {

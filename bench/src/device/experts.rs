@@ -5,7 +5,7 @@ use lockstep_backend::{
     RandomBlock, RandomMatrix, RandomNumbers, WeightFormat,
 };
 use lockstep_devices::Device;
-use lockstep_types::{EngineConfig, ExpertTensors, ExpertsSpec, Mlp, ModelConfig};
+use lockstep_types::{EngineConfig, ExpertTensors, ExpertsSpec, ModelConfig};
 
 use super::kernels::Kernels;
 use super::parts::{Alone, Line, Names};

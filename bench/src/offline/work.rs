@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use lockstep_backend::{DeviceMemory, MatrixRole, MatrixShape, WeightFormat};
 use lockstep_devices::{Arithmetic, DeviceOptions, device_memory};
-use lockstep_types::{Dtype, EngineConfig, LayerSpec, Mixer, Mlp, ModelConfig};
+use lockstep_types::{Dtype, EngineConfig, LayerSpec, Mixer, ModelConfig};
 
 use crate::roofline::Work;
 
@@ -131,7 +131,7 @@ impl Model {
             layers: layers.sum::<usize>() as f64,
             head: table as f64,
             attention: model.layers.iter().map(attention).collect(),
-            state: model.state_bytes(1) as f64,
+            state: model.state_and_record_bytes(1)[0] as f64,
             chunk: config
                 .schedule
                 .of_dp_rank(parallel.dp_size)

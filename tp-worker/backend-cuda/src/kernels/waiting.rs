@@ -2,7 +2,7 @@
 
 /// Kernels whose blocks all call `griddepcontrol_wait`, in alphabetical order. Before the wait
 /// they read only what no pass writes, and write nothing.
-const WAITING: [&str; 59] = [
+const WAITING: [&str; 64] = [
     "accept",
     "activate",
     "attend",
