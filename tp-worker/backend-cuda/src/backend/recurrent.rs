@@ -53,7 +53,7 @@ impl CudaBackend {
             space: &mut space.floats,
             out: &mut out.floats,
         };
-        kernels.run(&self.stream, (states, layer), op, tensors, inputs)
+        kernels.run(&self.stream, (states, layer), op, &tensors, inputs)
     }
 
     /// See [`lockstep_backend::Ops::copy_states`].

@@ -126,12 +126,12 @@ impl DeltaOps {
         stream: &Stream,
         (states, layer): (&mut CudaStates, usize),
         op: &GatedDelta<'_, Buffer<f32>>,
-        tensors: DeltaTensors<'_>,
+        tensors: &DeltaTensors<'_>,
         inputs: &Inputs,
     ) -> Result<(), CudaError> {
         let shape = &self.shape;
         let (tokens, rows) = (inputs.tokens().most(), inputs.rows().most());
-        let parameters = self.parameters((states, layer), op, &tensors, inputs);
+        let parameters = self.parameters((states, layer), op, tensors, inputs);
         let heads = 2 * shape.key_heads + shape.value_heads;
         let gates = blocks(shape.value_heads, THREADS as usize);
         let prepare = [tokens as u32, blocks(heads, WARPS) + gates, 1];
