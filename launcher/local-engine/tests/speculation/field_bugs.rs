@@ -135,15 +135,20 @@ fn a_text_between_two_others_poisons_no_cache() {
 }
 
 /// A hit was made longer for the sake of the drafts' cache, behind the position of the state that
-/// it brought (vllm-project/vllm#45614). Here the pages behind each state are cached too.
+/// it brought (vllm-project/vllm#45614).
 #[test]
 fn a_hit_ends_at_its_state() {
     let mut plain = Plain::default();
     let text = words(1, 120);
-    // The state is at 112 of 120, and at 80 from the second time on that texts part behind it.
+    let first = ask(&text, 40);
+    let answer = plain.answer(&drafting(DRAFTS[0], 16), &first).token_ids;
+    // The prompt's state is at 112, the answer's at 128, and pages behind that are cached too. One
+    // is kept at 80 from the second time on that texts part behind it.
     let parted = |seed, at: usize| ask(&[&text[..at], &words(seed, 25)].concat(), 6);
+    let gone_on = ask(&[&text[..], &answer[..30], &words(9, 10)].concat(), 6);
     let requests = [
-        ask(&text, 6),
+        first,
+        gone_on,
         parted(3, 113),
         parted(4, 112),
         parted(5, 90),
@@ -161,7 +166,8 @@ fn a_hit_ends_at_its_state() {
         // parts at a state's very position has one page less, and no state before it.
         let pairs = matches!(speculation, Some((Algorithm::Nextn, _)));
         let at = |position: u32| if pairs { 0 } else { position };
-        assert_eq!(hits, [0, 112, at(112), 0, 80, 80, at(80)], "{setup:?}");
+        let expected = [0, 128, 112, at(112), 0, 80, 80, at(80)];
+        assert_eq!(hits, expected, "{setup:?}");
     }
 }
 
