@@ -88,7 +88,8 @@ pub struct ModelConfig {
     pub bos_token_id: Option<u32>,
 }
 
-/// One transformer layer: a mixer over positions, then an MLP. Both add to the residual stream.
+/// One transformer layer: a mixer over positions, then an MLP. Both add to the residual stream. A
+/// layer may have one of them alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayerSpec {
     /// Block that mixes positions.
@@ -195,7 +196,7 @@ impl ModelConfig {
     fn experts(&self) -> impl Iterator<Item = &ExpertsSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mlp {
             Mlp::Experts(experts) => Some(experts),
-            Mlp::Gated(_) | Mlp::Plain(_) => None,
+            Mlp::Gated(_) | Mlp::Plain(_) | Mlp::None => None,
         })
     }
 
@@ -264,7 +265,8 @@ impl ModelConfig {
             Mixer::Attention(_)
             | Mixer::GatedDelta(_)
             | Mixer::Mamba2(_)
-            | Mixer::ShortConvolution(_) => None,
+            | Mixer::ShortConvolution(_)
+            | Mixer::None => None,
         })
     }
 
@@ -291,6 +293,7 @@ impl ModelConfig {
     pub fn narrowest_mlp(&self, ep_size: usize) -> usize {
         let columns = |layer: &LayerSpec| match &layer.mlp {
             Mlp::Gated(_) | Mlp::Plain(_) => layer.mlp.width(),
+            Mlp::None => usize::MAX,
             Mlp::Experts(experts) => {
                 let shared = experts.shared.as_ref();
                 let shared = shared.filter(|shared| ep_size > 1 || shared.gate.is_some());
@@ -331,7 +334,8 @@ impl LayerSpec {
             Mixer::LatentAttention(_)
             | Mixer::GatedDelta(_)
             | Mixer::Mamba2(_)
-            | Mixer::ShortConvolution(_) => None,
+            | Mixer::ShortConvolution(_)
+            | Mixer::None => None,
         }
     }
 
@@ -342,7 +346,8 @@ impl LayerSpec {
             Mixer::LatentAttention(_)
             | Mixer::GatedDelta(_)
             | Mixer::Mamba2(_)
-            | Mixer::ShortConvolution(_) => None,
+            | Mixer::ShortConvolution(_)
+            | Mixer::None => None,
         }
     }
 }

@@ -31,7 +31,7 @@ pub fn mixture(model: &ModelConfig) -> Option<&ExpertsSpec> {
     let mut layers = model.layers.iter();
     layers.find_map(|layer| match &layer.mlp {
         Mlp::Experts(spec) => Some(spec),
-        Mlp::Gated(_) | Mlp::Plain(_) => None,
+        Mlp::Gated(_) | Mlp::Plain(_) | Mlp::None => None,
     })
 }
 

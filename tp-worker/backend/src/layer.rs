@@ -64,7 +64,8 @@ pub struct Experts<'a, M, V> {
     /// Values `[scored]` that are added to the weights for the choice alone; `None` if choices go
     /// by the weights.
     pub correction: Option<&'a V>,
-    /// Gate rows, then up rows of each expert, `[2·m, in]`.
+    /// Gate rows, then up rows of each expert, `[2·m, in]`; up rows alone, `[m, in]`, of experts
+    /// without gates.
     pub gate_up: &'a [M],
     /// Biases of gate and up of all experts, one behind the other, `[experts·2·m]`; `None` if
     /// there are none.
@@ -94,7 +95,7 @@ impl<M, V> Experts<'_, M, V> {
 /// afterwards. `T` are a device's activations.
 #[derive(Debug)]
 pub struct ExpertSpace<'a, T> {
-    /// Gate and up projections, `[n·taken, 2·m]`.
+    /// Gate and up projections, `[n·taken, 2·m]`, or `[n·taken, m]` without gates.
     pub gate_up: &'a mut T,
     /// Product of the activated gate and up, `[n·taken, m]`.
     pub activated: &'a mut T,

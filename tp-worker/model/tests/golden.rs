@@ -113,7 +113,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 61] = [
+const CASES: [&str; 63] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -153,6 +153,8 @@ const CASES: [&str; 61] = [
     "lfm2",
     "lfm2_bias",
     "lfm2_moe",
+    "nemotron_h",
+    "nemotron_h_moe",
     "smollm3",
     "smollm3_windows",
     "olmo2",

@@ -12,6 +12,8 @@ pub enum Mlp {
     Plain(PlainMlpSpec),
     /// Mixture of experts: a sum over the few gated MLPs that a router chooses for a position.
     Experts(ExpertsSpec),
+    /// None: the layer is a mixer alone.
+    None,
 }
 
 /// Activation between the projections of an MLP.
@@ -23,6 +25,8 @@ pub enum Activation {
     Silu,
     /// GELU in its approximation by tanh (Hendrycks and Gimpel, arXiv:1606.08415).
     GeluTanh,
+    /// Squared ReLU, `max(x, 0)²` (So et al., arXiv:2109.08668).
+    ReluSquared,
 }
 
 /// Sizes of an MLP of two projections.
@@ -61,7 +65,7 @@ pub struct GatedMlpSpec {
 }
 
 /// Names of a gated MLP's tensors, as [`crate::TensorNames`] says. Gate and up of one name lie
-/// in one tensor, the gate's rows first.
+/// in one tensor, the gate's rows first. Experts without gates have none of that name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatedMlpNames {
     /// Projection that is activated.
@@ -100,7 +104,7 @@ pub struct ExpertsSpec {
     pub active: usize,
     /// Columns between the projections of one expert.
     pub width: usize,
-    /// Function from gate and up to these columns.
+    /// Function from the projections to these columns.
     pub gate: ExpertGate,
     /// Rule by which experts are chosen and weighed.
     pub routing: Routing,
@@ -126,6 +130,18 @@ pub enum ExpertGate {
         /// Factor inside of the logistic function.
         alpha: f32,
     },
+    /// An activation of the up projection, without a gate: experts have no gate projections.
+    Ungated(Activation),
+}
+
+impl ExpertGate {
+    /// Returns the number of projections that an expert has before its function.
+    pub fn projections(&self) -> usize {
+        match self {
+            Self::Silu | Self::Clamped { .. } => 2,
+            Self::Ungated(_) => 1,
+        }
+    }
 }
 
 /// Rule by which a router chooses experts, and weighs their results.
@@ -293,7 +309,9 @@ impl ExpertsSpec {
 
     /// Returns the rows of the shared expert's matrices, and of its gate.
     fn shared_rows(&self) -> usize {
-        let rows = |shared: &SharedExpert| 3 * shared.width + usize::from(shared.gate.is_some());
+        let matrices = self.gate.projections() + 1;
+        let rows =
+            |shared: &SharedExpert| matrices * shared.width + usize::from(shared.gate.is_some());
         self.shared.as_deref().map_or(0, rows)
     }
 
@@ -315,6 +333,7 @@ impl Mlp {
             Self::Gated(gated) => gated.width,
             Self::Plain(plain) => plain.width,
             Self::Experts(experts) => experts.width,
+            Self::None => 0,
         }
     }
 
@@ -325,8 +344,10 @@ impl Mlp {
             Self::Gated(gated) => 3 * gated.width,
             Self::Plain(plain) => 2 * plain.width,
             Self::Experts(experts) => {
-                3 * experts.count * experts.width + experts.count + experts.shared_rows()
+                let matrices = experts.gate.projections() + 1;
+                matrices * experts.count * experts.width + experts.count + experts.shared_rows()
             }
+            Self::None => 0,
         }
     }
 
@@ -334,9 +355,10 @@ impl Mlp {
     /// of experts that the position does not go through.
     pub fn active_rows(&self) -> usize {
         match self {
-            Self::Gated(_) | Self::Plain(_) => self.rows(),
+            Self::Gated(_) | Self::Plain(_) | Self::None => self.rows(),
             Self::Experts(experts) => {
-                3 * experts.active * experts.width + experts.count + experts.shared_rows()
+                let matrices = experts.gate.projections() + 1;
+                matrices * experts.active * experts.width + experts.count + experts.shared_rows()
             }
         }
     }

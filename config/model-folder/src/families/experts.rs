@@ -98,7 +98,7 @@ mod tests {
                 spec.width,
                 spec.routing.renormalized,
             )),
-            Mlp::Plain(_) => panic!("no MLP of these families"),
+            Mlp::Plain(_) | Mlp::None => panic!("no MLP of these families"),
         });
         experts.collect()
     }

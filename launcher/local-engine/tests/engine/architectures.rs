@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 61] = [
+const MODELS: [&str; 63] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -77,6 +77,8 @@ const MODELS: [&str; 61] = [
     "lfm2",
     "lfm2_bias",
     "lfm2_moe",
+    "nemotron_h",
+    "nemotron_h_moe",
 ];
 
 /// Largest error in float32: sums in another order than torch's stay well below it.
@@ -114,6 +116,7 @@ fn gpus_serve_experts_and_refuse_recurrent_layers() {
         ("qwen3_next", 2, Some("recurrent layers")),
         ("granite_hybrid", 1, Some("recurrent layers")),
         ("lfm2", 1, Some("recurrent layers")),
+        ("nemotron_h_moe", 1, Some("recurrent layers")),
     ] {
         let setup = Setup {
             context: 256,

@@ -321,6 +321,7 @@ impl Case {
                         let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
                         gate / (1.0 + (-alpha * gate).exp()) * (up + 1.0)
                     }
+                    ExpertGate::Ungated(_) => panic!("GPUs refuse experts without gates"),
                 };
                 through as f32
             };

@@ -48,6 +48,7 @@ impl MlpVariants {
                 types::Mlp::Experts(spec) => {
                     experts.push(ExpertSizes::of(spec, model, shard));
                 }
+                types::Mlp::None => {}
             }
         }
         Self {
@@ -124,15 +125,16 @@ impl<T> MlpBuffers<T> {
 
 impl Mlp<Listed> {
     /// Lists the tensors of the MLP of the layer at `place`, which finds its own among
-    /// `variants`.
-    pub fn listed(place: &LayerPlace<'_>, variants: &MlpVariants) -> Self {
-        match &place.spec().mlp {
+    /// `variants`; `None` of a layer without one.
+    pub fn listed(place: &LayerPlace<'_>, variants: &MlpVariants) -> Option<Self> {
+        Some(match &place.spec().mlp {
             types::Mlp::Gated(spec) => Self::Gated(GatedMlp::listed(place, spec, &variants.gated)),
             types::Mlp::Plain(spec) => Self::Plain(PlainMlp::listed(place, spec, &variants.plain)),
             types::Mlp::Experts(spec) => {
                 Self::Experts(Experts::listed(place, spec, &variants.experts))
             }
-        }
+            types::Mlp::None => return None,
+        })
     }
 
     /// Returns the number of elements of matrices that a position is multiplied with.
