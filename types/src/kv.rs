@@ -85,7 +85,7 @@ pub struct KvGroup {
 
 impl LayerSpec {
     /// Returns the cache of positions that the layer keeps; `None` of a recurrent layer, which has
-    /// a state instead, and of a layer that reads another one's cache.
+    /// a state instead, of a layer that reads another one's cache, and of a layer without a mixer.
     pub fn kv(&self) -> Option<KvSpec> {
         let attention = match &self.mixer {
             Mixer::Attention(attention) => attention,
@@ -95,7 +95,9 @@ impl LayerSpec {
                     rotated: own.rotated,
                 });
             }
-            Mixer::GatedDelta(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) => return None,
+            Mixer::GatedDelta(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) | Mixer::None => {
+                return None;
+            }
         };
         if attention.kv_of.is_some() {
             return None;

@@ -93,7 +93,8 @@ pub struct ModelConfig {
     pub bos_token_id: Option<u32>,
 }
 
-/// One transformer layer: a mixer over positions, then an MLP. Both add to the residual stream.
+/// One transformer layer: a mixer over positions, then an MLP. Both add to the residual stream. A
+/// layer may have one of them alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayerSpec {
     /// Block that mixes positions.
@@ -266,7 +267,8 @@ impl ModelConfig {
             Mixer::Attention(_)
             | Mixer::GatedDelta(_)
             | Mixer::Mamba2(_)
-            | Mixer::ShortConvolution(_) => None,
+            | Mixer::ShortConvolution(_)
+            | Mixer::None => None,
         })
     }
 
@@ -310,6 +312,7 @@ impl ModelConfig {
         };
         let columns = |layer: &LayerSpec| match &layer.mlp {
             Mlp::Gated(_) | Mlp::Plain(_) => layer.mlp.width(),
+            Mlp::None => usize::MAX,
             Mlp::Experts(experts) => of_experts(experts),
             Mlp::Parallel(both) => both.gated.width.min(of_experts(&both.experts)),
         };
@@ -346,7 +349,8 @@ impl LayerSpec {
             Mixer::LatentAttention(_)
             | Mixer::GatedDelta(_)
             | Mixer::Mamba2(_)
-            | Mixer::ShortConvolution(_) => None,
+            | Mixer::ShortConvolution(_)
+            | Mixer::None => None,
         }
     }
 
@@ -357,7 +361,8 @@ impl LayerSpec {
             Mixer::LatentAttention(_)
             | Mixer::GatedDelta(_)
             | Mixer::Mamba2(_)
-            | Mixer::ShortConvolution(_) => None,
+            | Mixer::ShortConvolution(_)
+            | Mixer::None => None,
         }
     }
 }

@@ -112,7 +112,7 @@ impl Model {
                 2 * row_bytes(own.head_dim) * own.kv_heads_per_rank(ranks) * ranks
             }
             Mixer::LatentAttention(own) => row_bytes(own.latent + own.rotated) * ranks,
-            Mixer::GatedDelta(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) => 0,
+            Mixer::GatedDelta(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) | Mixer::None => 0,
         };
         let window = |mixer: &Mixer| match mixer {
             Mixer::Attention(own) => own.window,
@@ -215,7 +215,7 @@ fn experts(model: &ModelConfig, memory: &dyn DeviceMemory) -> Vec<Experts> {
     let of_layer = |layer: &LayerSpec| {
         let spec = layer.mlp.experts()?;
         let (hidden, width) = (model.hidden_size, spec.width);
-        let each = bytes(2 * width, hidden) + bytes(hidden, width);
+        let each = bytes(spec.gate.projections() * width, hidden) + bytes(hidden, width);
         // Each row goes through the shared ones, so they are no part of it.
         Some(Experts {
             bytes: spec.count as f64 * each as f64,

@@ -122,7 +122,7 @@ pub(crate) fn check(config: &Raw, model: &ModelConfig) -> Result<(), ModelConfig
             matches!(experts.names.experts, ExpertTensors::Interleaved { .. })
                 && inputs.iter().all(whole)
         }
-        Mlp::Gated(_) | Mlp::Plain(_) | Mlp::Parallel(_) => false,
+        Mlp::Gated(_) | Mlp::Plain(_) | Mlp::Parallel(_) | Mlp::None => false,
     };
     match model.layers.iter().all(stacked) {
         true => Ok(()),

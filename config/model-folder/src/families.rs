@@ -24,6 +24,7 @@ mod ministral3;
 mod mistral;
 mod mistral4;
 mod mixtral;
+mod nemotron_h;
 mod nextn;
 mod olmo;
 mod phi3;
@@ -126,6 +127,7 @@ const SERVED: &[&Family] = &[
     &mistral::FAMILY,
     &mistral4::FAMILY,
     &mixtral::FAMILY,
+    &nemotron_h::FAMILY,
     &olmo::OLMO2,
     &olmo::OLMO3,
     &phi3::FAMILY,

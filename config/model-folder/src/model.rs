@@ -268,6 +268,7 @@ fn believable(config: &Raw, model: &ModelConfig) -> Result<(), ModelConfigError>
                 groups + 3.0 * mamba.heads as f64 * (mamba.head_dim + 1) as f64
             }
             Mixer::ShortConvolution(short) => 4.0 * short.channels as f64,
+            Mixer::None => 0.0,
         };
         rows + layer.mlp.rows() as f64
     };

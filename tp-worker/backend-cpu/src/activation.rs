@@ -36,6 +36,25 @@ multiversion! {
 }
 
 multiversion! {
+    fn relu_squared_row(x: &[f32], out: &mut [f32]) {
+        for (out, x) in out.iter_mut().zip(x) {
+            // What is no number stays none.
+            let x = if *x < 0.0 { 0.0 } else { *x };
+            *out = x * x;
+        }
+    }
+}
+
+multiversion! {
+    fn relu_squared_mul_row(gate: &[f32], up: &[f32], out: &mut [f32]) {
+        for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+            let gate = if *gate < 0.0 { 0.0 } else { *gate };
+            *out = gate * gate * up;
+        }
+    }
+}
+
+multiversion! {
     fn silu_mul_row(gate: &[f32], up: &[f32], out: &mut [f32]) {
         for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
             *out = silu(*gate) * up;
@@ -124,13 +143,14 @@ pub(crate) fn gate(
     let gate_row = match activation {
         Activation::Silu => silu_mul_row,
         Activation::GeluTanh => gelu_mul_row,
+        Activation::ReluSquared => relu_squared_mul_row,
     };
     pairs(pool, gate_up, width, out, |gate, up, out| {
         gate_row(isa, gate, up, out);
     });
 }
 
-/// `out = f(gate, up)` with the rows `[gate, up]` of experts.
+/// `out = f(gate, up)` with the rows `[gate, up]` of experts, or `[up]` of those without gates.
 pub(crate) fn expert_gate(
     pool: &mut Pool,
     isa: Isa,
@@ -139,8 +159,11 @@ pub(crate) fn expert_gate(
     width: usize,
     out: &mut [f32],
 ) {
+    if let ExpertGate::Ungated(function) = gate {
+        return activate(pool, isa, function, gate_up, width, out);
+    }
     pairs(pool, gate_up, width, out, |row, up, out| match gate {
-        ExpertGate::Silu => silu_mul_row(isa, row, up, out),
+        ExpertGate::Silu | ExpertGate::Ungated(_) => silu_mul_row(isa, row, up, out),
         ExpertGate::GeluTanh => gelu_mul_row(isa, row, up, out),
         ExpertGate::Clamped { limit, alpha } => clamped_row(isa, row, up, limit, alpha, out),
     });
@@ -178,6 +201,7 @@ pub(crate) fn activate(
     let row = match activation {
         Activation::Silu => silu_row,
         Activation::GeluTanh => gelu_row,
+        Activation::ReluSquared => relu_squared_row,
     };
     for_rows(pool, out, width, |rows, out| {
         row(isa, &x[rows.start * width..rows.end * width], out);

@@ -20,7 +20,7 @@ use route::{ELSEWHERE, Routing, Rule};
 pub(crate) struct Activations<'a> {
     /// Scores of each row, `[rows, experts]`, which are overwritten.
     pub scores: &'a mut [f32],
-    /// Gate and up projections, `[choices, 2·m]`.
+    /// Gate and up projections, `[choices, 2·m]`, or `[choices, m]` without gates.
     pub gate_up: &'a mut [f32],
     /// Product of the activated gate and up, `[choices, m]`.
     pub activated: &'a mut [f32],
@@ -82,7 +82,7 @@ pub(crate) fn run(
         scratch,
         gate_up,
     )?;
-    let gates = &gate_up[..here * 2 * columns];
+    let gates = &gate_up[..here * w.gate.projections() * columns];
     let gated = &mut activated[..here * columns];
     activation::expert_gate(pool, isa, w.gate, gates, columns, gated);
     let inputs = Inputs::ordered(activated, None);

@@ -123,13 +123,16 @@ impl DeviceMemory for CpuMemory {
         });
         let partials = most(&|pass| attention::most_partials(self.threads, pass));
         let gathered = most(&|pass| pass.gathered);
-        let recurrences = most(&|pass| {
-            let words = |rule| grown(recurrent::scratch_words(self.threads, rule));
-            pass.recurrences.iter().map(words).max().unwrap_or(0)
-        });
+        let recurrent = |part: usize| {
+            most(&|pass| {
+                let words = |rule| grown(recurrent::scratch_words(self.threads, rule)[part]);
+                pass.recurrences.iter().map(words).max().unwrap_or(0)
+            })
+        };
+        let [columns, tiles] = [recurrent(0), recurrent(1)];
         let shapes = passes.iter().flat_map(|pass| &pass.attention);
         let attention = attention::scratch_bytes(shapes);
-        [products, routes, partials, gathered, recurrences]
+        [products, routes, partials, gathered, columns, tiles]
             .into_iter()
             .map(words)
             .fold((self.threads * attention) as u64, u64::saturating_add)

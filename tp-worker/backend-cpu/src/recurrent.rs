@@ -38,7 +38,10 @@ pub use states::CpuStates;
 
 /// Working memory of the operations.
 pub(crate) struct Recurrent {
-    scratch: Buffer<f32>,
+    /// A column of zeros. Nothing writes it, so layers of other shapes leave nothing in it.
+    zeros: Buffer<f32>,
+    /// A tile for each thread.
+    tiles: Buffer<f32>,
 }
 
 /// Layer, threads and batch of a call.
@@ -66,13 +69,14 @@ pub(crate) struct Operands<'a> {
 impl Recurrent {
     pub(crate) fn new() -> Self {
         Self {
-            scratch: Buffer::empty(),
+            zeros: Buffer::empty(),
+            tiles: Buffer::empty(),
         }
     }
 
     /// Bytes of working memory.
     pub(crate) fn bytes(&self) -> usize {
-        self.scratch.bytes()
+        self.zeros.bytes() + self.tiles.bytes()
     }
 
     /// Returns a column of zeros and the threads' tiles for a call, which is checked.
@@ -80,12 +84,12 @@ impl Recurrent {
         &mut self,
         call: &mut Call<'_>,
         rule: Recurrence,
-    ) -> Result<[&mut [f32]; 2], BackendError> {
+    ) -> Result<(&[f32], &mut [f32]), BackendError> {
         call.states.expect(&rule, call.inputs);
-        let words = scratch_words(call.pool.threads(), &rule);
-        self.scratch.grow(words, "recurrent layers")?;
-        let (zeros, tiles) = self.scratch.split_at_mut(rule.convolution().channels);
-        Ok([zeros, tiles])
+        let [column, tiles] = scratch_words(call.pool.threads(), &rule);
+        self.zeros.grow(column, "recurrent layers")?;
+        self.tiles.grow(tiles, "recurrent layers")?;
+        Ok((&self.zeros, &mut self.tiles))
     }
 
     /// Runs the gated delta rule.
@@ -101,7 +105,7 @@ impl Recurrent {
         op: &GatedDelta<'_, CpuVector>,
         operands: Operands<'_>,
     ) -> Result<(), BackendError> {
-        let [zeros, tiles] = self.open(&mut call, Recurrence::Delta(op.shape))?;
+        let (zeros, tiles) = self.open(&mut call, Recurrence::Delta(op.shape))?;
         let places = call.states.of_layer(call.layer);
         let (pool, isa, inputs) = (call.pool, call.isa, call.inputs);
         let Operands {
@@ -131,7 +135,7 @@ impl Recurrent {
         op: &Mamba2<'_, CpuVector>,
         operands: Operands<'_>,
     ) -> Result<(), BackendError> {
-        let [zeros, tiles] = self.open(&mut call, Recurrence::Mamba2(op.shape))?;
+        let (zeros, tiles) = self.open(&mut call, Recurrence::Mamba2(op.shape))?;
         let places = call.states.of_layer(call.layer);
         let (pool, isa, inputs) = (call.pool, call.isa, call.inputs);
         let Operands {
@@ -163,7 +167,7 @@ impl Recurrent {
         space: &mut [f32],
         out: &mut [f32],
     ) -> Result<(), BackendError> {
-        let [zeros, _] = self.open(&mut call, Recurrence::Convolution(op.shape))?;
+        let (zeros, _) = self.open(&mut call, Recurrence::Convolution(op.shape))?;
         let places = call.states.of_layer(call.layer);
         let (pool, isa) = (call.pool, call.isa);
         short::run(
@@ -179,8 +183,10 @@ impl Recurrent {
     }
 }
 
-/// Elements of working memory with so many threads: a column of zeros, and a tile for each thread.
-pub(crate) fn scratch_words(threads: usize, rule: &Recurrence) -> usize {
+/// Elements of working memory with so many threads: of a column of zeros, and of a tile for each
+/// thread.
+pub(crate) fn scratch_words(threads: usize, rule: &Recurrence) -> [usize; 2] {
     let tile = |heads: &DeltaShape| heads.key_dim * states::tile_width(heads);
-    rule.convolution().channels + threads * rule.heads().map_or(0, tile)
+    let tiles = threads * rule.heads().map_or(0, tile);
+    [rule.convolution().channels, tiles]
 }

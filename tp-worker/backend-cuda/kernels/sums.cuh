@@ -54,8 +54,9 @@ __device__ inline float sum_of(const Sums& sums, size_t at, unsigned column) {
 
 // Activations: SiLU, and GELU in its approximation by tanh (Hendrycks and Gimpel,
 // arXiv:1606.08415).
-enum Activation : unsigned { SILU = 1, GELU_TANH = 2 };
+enum Activation : unsigned { SILU = 1, GELU_TANH = 2, RELU_SQUARED = 3 };
 __device__ inline float activated(unsigned activation, float x) {
+    if (activation == RELU_SQUARED) return x < 0.0f ? 0.0f : x * x;
     // x · (1 + tanh(u)) / 2 is x · σ(2u)
     const float twice = activation == GELU_TANH ? 1.5957691f * (x + 0.044715f * x * x * x) : x;
     return x / (1.0f + expf(-twice));

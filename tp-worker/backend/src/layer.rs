@@ -66,7 +66,8 @@ pub struct Experts<'a, M, V> {
     pub correction: Option<&'a V>,
     /// Factors `[scored]` of the weights, after the rule; `None` if there are none.
     pub scales: Option<&'a V>,
-    /// Gate rows, then up rows of each expert, `[2·m, in]`.
+    /// Gate rows, then up rows of each expert, `[2·m, in]`; up rows alone, `[m, in]`, of experts
+    /// without gates.
     pub gate_up: &'a [M],
     /// Biases of gate and up of all experts, one behind the other, `[experts·2·m]`; `None` if
     /// there are none.
@@ -96,7 +97,7 @@ impl<M, V> Experts<'_, M, V> {
 /// afterwards. `T` are a device's activations.
 #[derive(Debug)]
 pub struct ExpertSpace<'a, T> {
-    /// Gate and up projections, `[n·taken, 2·m]`.
+    /// Gate and up projections, `[n·taken, 2·m]`, or `[n·taken, m]` without gates.
     pub gate_up: &'a mut T,
     /// Product of the activated gate and up, `[n·taken, m]`.
     pub activated: &'a mut T,

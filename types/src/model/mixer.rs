@@ -28,11 +28,14 @@ pub enum Mixer {
     Mamba2(Mamba2Spec),
     /// A convolution over the last few positions.
     ShortConvolution(ShortConvolutionSpec),
+    /// None: the layer is an MLP alone.
+    None,
 }
 
 impl Mixer {
     /// Returns the number of heads, which ranks divide: query heads of attention, key heads of a
-    /// Gated DeltaNet, heads of Mamba-2, channels of a short convolution.
+    /// Gated DeltaNet, heads of Mamba-2, channels of a short convolution. Without a mixer there are 0,
+    /// which any ranks divide.
     pub fn heads(&self) -> usize {
         match self {
             Self::Attention(attention) => attention.heads,
@@ -40,6 +43,7 @@ impl Mixer {
             Self::GatedDelta(delta) => delta.key_heads,
             Self::Mamba2(mamba) => mamba.heads,
             Self::ShortConvolution(convolution) => convolution.channels,
+            Self::None => 0,
         }
     }
 
@@ -48,7 +52,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => Some(&attention.rope),
             Self::LatentAttention(latent) => Some(&latent.rope),
-            Self::GatedDelta(_) | Self::Mamba2(_) | Self::ShortConvolution(_) => None,
+            Self::GatedDelta(_) | Self::Mamba2(_) | Self::ShortConvolution(_) | Self::None => None,
         }
     }
 
@@ -57,7 +61,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => Some(&mut attention.rope),
             Self::LatentAttention(latent) => Some(&mut latent.rope),
-            Self::GatedDelta(_) | Self::Mamba2(_) | Self::ShortConvolution(_) => None,
+            Self::GatedDelta(_) | Self::Mamba2(_) | Self::ShortConvolution(_) | Self::None => None,
         }
     }
 
@@ -77,6 +81,7 @@ impl Mixer {
             }
             Self::Mamba2(mamba) => hidden * (mamba.rows() + mamba.width()),
             Self::ShortConvolution(convolution) => 4 * hidden * convolution.channels,
+            Self::None => 0,
         }
     }
 
@@ -84,7 +89,7 @@ impl Mixer {
     /// `None` for a mixer that keeps a cache of positions instead.
     pub fn state_and_record_bytes(&self, ranks: usize) -> Option<[u64; 2]> {
         Some(match self {
-            Self::Attention(_) | Self::LatentAttention(_) => return None,
+            Self::Attention(_) | Self::LatentAttention(_) | Self::None => return None,
             Self::GatedDelta(own) => [own.state_bytes(ranks), own.record_bytes(ranks)],
             Self::Mamba2(own) => [own.state_bytes(ranks), own.record_bytes(ranks)],
             Self::ShortConvolution(own) => [own.state_bytes(ranks), own.record_bytes(ranks)],
@@ -96,7 +101,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => 4 * attention.heads * attention.head_dim,
             Self::LatentAttention(own) => 2 * own.heads * (2 * own.latent + own.rotated),
-            Self::GatedDelta(_) | Self::Mamba2(_) | Self::ShortConvolution(_) => 0,
+            Self::GatedDelta(_) | Self::Mamba2(_) | Self::ShortConvolution(_) | Self::None => 0,
         }
     }
 }

@@ -14,6 +14,8 @@ pub enum Mlp {
     Experts(ExpertsSpec),
     /// A gated MLP and a mixture of experts side by side.
     Parallel(Box<ParallelMlpSpec>),
+    /// None: the layer is a mixer alone.
+    None,
 }
 
 /// A gated MLP and a mixture of experts side by side, whose outputs are normed and added (Gemma 4).
@@ -50,6 +52,8 @@ pub enum Activation {
     Silu,
     /// GELU in its approximation by tanh (Hendrycks and Gimpel, arXiv:1606.08415).
     GeluTanh,
+    /// Squared ReLU, `max(x, 0)²` (So et al., arXiv:2109.08668).
+    ReluSquared,
 }
 
 /// Sizes of an MLP of two projections.
@@ -88,7 +92,7 @@ pub struct GatedMlpSpec {
 }
 
 /// Names of a gated MLP's tensors, as [`crate::TensorNames`] says. Gate and up of one name lie
-/// in one tensor, the gate's rows first.
+/// in one tensor, the gate's rows first. Experts without gates have none of that name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatedMlpNames {
     /// Projection that is activated.
@@ -127,7 +131,7 @@ pub struct ExpertsSpec {
     pub active: usize,
     /// Columns between the projections of one expert.
     pub width: usize,
-    /// Function from gate and up to these columns.
+    /// Function from the projections to these columns.
     pub gate: ExpertGate,
     /// Rule by which experts are chosen and weighed.
     pub routing: Routing,
@@ -159,6 +163,18 @@ pub enum ExpertGate {
         /// Factor inside of the logistic function.
         alpha: f32,
     },
+    /// An activation of the up projection, without a gate: experts have no gate projections.
+    Ungated(Activation),
+}
+
+impl ExpertGate {
+    /// Returns the number of projections that an expert has before its function.
+    pub fn projections(&self) -> usize {
+        match self {
+            Self::Silu | Self::Clamped { .. } => 2,
+            Self::Ungated(_) => 1,
+        }
+    }
 }
 
 /// Rule by which a router chooses experts, and weighs their results.
@@ -326,13 +342,16 @@ impl ExpertsSpec {
 
     /// Returns the rows of the shared expert's matrices, and of its gate.
     fn shared_rows(&self) -> usize {
-        let rows = |shared: &SharedExpert| 3 * shared.width + usize::from(shared.gate.is_some());
+        let matrices = self.gate.projections() + 1;
+        let rows =
+            |shared: &SharedExpert| matrices * shared.width + usize::from(shared.gate.is_some());
         self.shared.as_deref().map_or(0, rows)
     }
 
     /// Returns the rows of the router, of the shared expert, and of `experts` experts.
     fn rows(&self, experts: usize) -> usize {
-        3 * experts * self.width + self.count + self.shared_rows()
+        let matrices = self.gate.projections() + 1;
+        matrices * experts * self.width + self.count + self.shared_rows()
     }
 
     /// Returns the number of all experts, with those of the shared one.
@@ -372,6 +391,7 @@ impl Mlp {
             Self::Plain(plain) => plain.width,
             Self::Experts(experts) => experts.width,
             Self::Parallel(both) => both.gated.width,
+            Self::None => 0,
         }
     }
 
@@ -383,6 +403,7 @@ impl Mlp {
             Self::Plain(plain) => 2 * plain.width,
             Self::Experts(experts) => experts.rows(experts.count),
             Self::Parallel(both) => 3 * both.gated.width + both.experts.rows(both.experts.count),
+            Self::None => 0,
         }
     }
 
@@ -390,7 +411,7 @@ impl Mlp {
     /// of experts that the position does not go through.
     pub fn active_rows(&self) -> usize {
         match self {
-            Self::Gated(_) | Self::Plain(_) => self.rows(),
+            Self::Gated(_) | Self::Plain(_) | Self::None => self.rows(),
             Self::Experts(experts) => experts.rows(experts.active),
             Self::Parallel(both) => 3 * both.gated.width + both.experts.rows(both.experts.active),
         }

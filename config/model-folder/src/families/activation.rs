@@ -4,14 +4,20 @@ use lockstep_types::{Activation, ModelConfigError};
 
 use crate::raw::Raw;
 
-/// Keys of the activation: of most families, of Gemma, and of StarCoder2's older files.
-const KEYS: [&str; 3] = ["hidden_act", "hidden_activation", "activation_function"];
+/// Keys of the activation: of most families, of Gemma, of StarCoder2's older files, and of Nemotron.
+const KEYS: [&str; 4] = [
+    "hidden_act",
+    "hidden_activation",
+    "activation_function",
+    "mlp_hidden_act",
+];
 
 /// Names of an activation.
 fn names(activation: Activation) -> &'static [&'static str] {
     match activation {
         Activation::Silu => &["silu", "swish"],
         Activation::GeluTanh => &["gelu_pytorch_tanh"],
+        Activation::ReluSquared => &["relu2"],
     }
 }
 

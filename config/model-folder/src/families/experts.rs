@@ -114,7 +114,7 @@ mod tests {
                 spec.width,
                 spec.routing.renormalized,
             )),
-            Mlp::Plain(_) | Mlp::Parallel(_) => panic!("no MLP of these families"),
+            Mlp::Plain(_) | Mlp::Parallel(_) | Mlp::None => panic!("no MLP of these families"),
         });
         experts.collect()
     }

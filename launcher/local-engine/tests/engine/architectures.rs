@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 65] = [
+const MODELS: [&str; 67] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -81,6 +81,8 @@ const MODELS: [&str; 65] = [
     "lfm2",
     "lfm2_bias",
     "lfm2_moe",
+    "nemotron_h",
+    "nemotron_h_moe",
 ];
 
 /// Largest error in float32: sums in another order than torch's stay well below it.
@@ -122,6 +124,7 @@ fn gpus_serve_most_layers_and_refuse_others_by_name() {
         ("lfm2", 1, Some("Mamba-2")),
         ("gemma4_shared", 1, Some("share caches")),
         ("gemma4_moe", 1, Some("experts beside MLPs")),
+        ("nemotron_h_moe", 1, Some("Mamba-2")),
     ] {
         let setup = Setup {
             context: 256,

@@ -464,6 +464,8 @@ fn be_hybrid(model: &mut ModelConfig) {
     for (layer, rule) in model.layers.iter_mut().zip(rules) {
         layer.mixer = rule;
     }
+    // As in Nemotron-H, a mixer may be all of a layer.
+    model.layers[1].mlp = Mlp::None;
     assert!(model.has_states());
 }
 

@@ -104,8 +104,9 @@ impl CpuBackend {
             let shape = |matrix: &CpuMatrix| (matrix.rows, matrix.cols) == (rows, cols);
             matrices.iter().all(shape)
         };
+        let before = w.gate.projections() * columns;
         assert!(
-            alike(w.gate_up, 2 * columns, inputs) && alike(w.down, outputs, columns),
+            alike(w.gate_up, before, inputs) && alike(w.down, outputs, columns),
             "all experts have one shape"
         );
         x.expect(rows, inputs, "the experts' input");
@@ -117,10 +118,10 @@ impl CpuBackend {
             biases.is_none_or(|biases| biases.0.len() == count * rows)
         };
         assert!(
-            biased(w.gate_up_bias, 2 * columns) && biased(w.down_bias, outputs),
+            biased(w.gate_up_bias, before) && biased(w.down_bias, outputs),
             "biases of experts have one value per output"
         );
-        gate_up.expect(choices, 2 * columns, "gate and up of experts");
+        gate_up.expect(choices, before, "gate and up of experts");
         activated.expect(choices, columns, "the activations of experts");
         products.expect(choices, outputs, "the experts' products");
         out.expect(rows, outputs, "the experts' output");

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use lockstep_backend::{ExpertSpace, Experts, Holds, Linear, Memory as _, Ops as _, WeightFormat};
 use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuTensor, Isa};
-use lockstep_types::{Dtype, ExpertGate, RouterWeights, Routing};
+use lockstep_types::{Activation, Dtype, ExpertGate, RouterWeights, Routing};
 
 use crate::machine::{Values, backend, bits, matrix_in, tensor, variants};
 
@@ -56,7 +56,17 @@ impl Case {
             let matrix = |_| matrix_in(backend, format, &values.floats(rows * cols), cols);
             (0..count + shared).map(matrix).collect()
         };
-        let (gate_up, down) = (matrices(2 * COLUMNS, IN), matrices(OUT, COLUMNS));
+        let gate = match count % 4 {
+            0 => ExpertGate::Clamped {
+                limit: 0.75,
+                alpha: 1.5,
+            },
+            1 => ExpertGate::Ungated(Activation::ReluSquared),
+            3 => ExpertGate::GeluTanh,
+            _ => ExpertGate::Silu,
+        };
+        let before = gate.projections() * COLUMNS;
+        let (gate_up, down) = (matrices(before, IN), matrices(OUT, COLUMNS));
         let biased = if count.is_multiple_of(4) {
             count + shared
         } else {
@@ -77,17 +87,10 @@ impl Case {
             },
             correction,
             scales,
-            gate: match count % 4 {
-                0 => ExpertGate::Clamped {
-                    limit: 0.75,
-                    alpha: 1.5,
-                },
-                3 => ExpertGate::GeluTanh,
-                _ => ExpertGate::Silu,
-            },
+            gate,
             gate_up,
             down,
-            biases: [2 * COLUMNS, OUT].map(|rows| values.floats(biased * rows)),
+            biases: [before, OUT].map(|rows| values.floats(biased * rows)),
             x: values.floats(rows * IN),
             scores,
         }
@@ -148,7 +151,7 @@ impl Case {
             space
         };
         let mut out = space(rows.len(), OUT);
-        let mut gate_up = space(choices, 2 * COLUMNS);
+        let mut gate_up = space(choices, self.gate.projections() * COLUMNS);
         let mut activated = space(choices, COLUMNS);
         let mut products = space(choices, OUT);
         let space = ExpertSpace {
@@ -218,6 +221,7 @@ impl Case {
                 let gate = gate.min(limit);
                 gate / (1.0 + (-alpha * gate).exp()) * (up.clamp(-limit, limit) + 1.0)
             }
+            ExpertGate::Ungated(_) => up.max(0.0).powi(2),
         }
     }
 
@@ -232,7 +236,7 @@ impl Case {
                 backend.matmul(x, Linear::unbiased(matrix), &mut out);
                 out
             };
-            let gate_up = product(&x, &self.gate_up[expert], 2 * COLUMNS);
+            let gate_up = product(&x, &self.gate_up[expert], self.gate.projections() * COLUMNS);
             let [of_gate_up, of_down] = self.biases.each_ref().map(|biases| {
                 let rows = biases.len() / self.gate_up.len();
                 &biases[expert * rows..(expert + 1) * rows]
@@ -240,7 +244,7 @@ impl Case {
             let mut biased = gate_up.values().to_vec();
             let biases = biased.iter_mut().zip(of_gate_up);
             biases.for_each(|(value, bias)| *value += bias);
-            let (gate, up) = biased.split_at(COLUMNS);
+            let (gate, up) = (&biased[..COLUMNS], &biased[biased.len() - COLUMNS..]);
             let gated = |(gate, up): (&f32, &f32)| self.gated(*gate, *up);
             let activated: Vec<f32> = gate.iter().zip(up).map(gated).collect();
             let activated = tensor(backend, &activated, COLUMNS);

@@ -233,6 +233,24 @@ fn rows_of_a_batch_stand_alone() {
     }
 }
 
+/// Layers of several shapes share working memory. A text that begins reads zeros, whatever a layer
+/// with fewer channels left there.
+#[test]
+fn layers_of_other_shapes_leave_nothing_behind() {
+    for (small, large) in [(1, 0), (4, 3), (6, 7), (1, 3)] {
+        let text = [3, 1, 4];
+        let expected = plain(
+            &mut World::new(Isa::detect(), 1, RULES[large], LIMITS, 40),
+            &text,
+        );
+        let mut other = World::new(Isa::detect(), 1, RULES[small], LIMITS, 40);
+        plain(&mut other, &text);
+        other.run(&[Part::of(&[5, 6]).verify()]);
+        let mut world = World::on(other.into_backend(), RULES[large], LIMITS, 40);
+        assert_eq!(plain(&mut world, &text), expected);
+    }
+}
+
 /// Sizing records by the tier that runs, instead of the largest, is found before a record is
 /// written.
 #[test]

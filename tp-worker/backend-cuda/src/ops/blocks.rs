@@ -282,6 +282,7 @@ pub(crate) fn number_of(activation: Activation) -> u32 {
     match activation {
         Activation::Silu => 1,
         Activation::GeluTanh => 2,
+        Activation::ReluSquared => 3,
     }
 }
 

@@ -48,6 +48,11 @@ pub fn check_experts(shape: &ExpertsShape) -> Result<(), CudaError> {
             "layers of {count} experts are not served on GPUs, which take {MOST_EXPERTS} at most: give --device cpu"
         )));
     }
+    if shape.gate_up.rows < 2 * columns {
+        return Err(CudaError::Unsupported(
+            "experts without gates are not served on GPUs: give --device cpu".into(),
+        ));
+    }
     if columns < LEAST_COLUMNS {
         return Err(CudaError::Unsupported(format!(
             "experts of {columns} columns on a rank are too narrow for GPUs, which need {LEAST_COLUMNS}: give a \

@@ -230,6 +230,7 @@ fn activations_without_gates_are_those_of_plain_loops() {
                     let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
                     0.5 * x * (1.0 + inner.tanh())
                 }
+                Activation::ReluSquared => x.max(0.0).powi(2),
             };
             let wanted: Vec<f64> = wide(&x).into_iter().map(activated).collect();
             assert_close(&gpu.read(&out), &wanted, tolerance(element));

@@ -125,7 +125,6 @@ pub struct Case {
 /// A mixture's weights on the device.
 struct Loaded {
     correction: Option<Buffer<f32>>,
-    scales: None,
     gate_up: Vec<CudaMatrix>,
     down: Vec<CudaMatrix>,
 }
@@ -325,6 +324,7 @@ impl Case {
                         let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
                         gate / (1.0 + (-alpha * gate).exp()) * (up + 1.0)
                     }
+                    ExpertGate::Ungated(_) => panic!("GPUs refuse experts without gates"),
                 };
                 through as f32
             };

@@ -57,7 +57,9 @@ pub(crate) fn cache_shapes(
             None => (0, None),
             Some(Mixer::Attention(attention)) => (shard.heads(attention).kv.len(), None),
             Some(Mixer::LatentAttention(latent)) => (1, Some(latent.latent)),
-            Some(Mixer::GatedDelta(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_)) => (0, None),
+            Some(
+                Mixer::GatedDelta(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) | Mixer::None,
+            ) => (0, None),
         };
         KvShape {
             group: number.min(groups.saturating_sub(1)),

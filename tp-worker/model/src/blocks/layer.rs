@@ -3,10 +3,12 @@
 mod buffers;
 
 use lockstep_backend::{self as backend, Axis, Backend, BackendError, BlockEnd};
-use lockstep_types::{LayerSpec, ModelConfig};
+use lockstep_types::{self as types, LayerSpec, ModelConfig};
 
 use super::{
-    LayerContext, LayerPlace, Mixer, MixerVariants, Mlp, MlpOperands, MlpVariants, Norm,
+    LayerContext, LayerPlace, Mixer, MixerBuffers, MixerVariants, Mlp, MlpOperands, MlpVariants,
+    Norm,
+    cache::ModelCache,
     parts::{Convert, Form, Listed, Tensors},
     per_layer::PerLayer,
 };
@@ -16,12 +18,14 @@ pub(crate) use buffers::{LayerBuffers, SecondHalf};
 
 /// A transformer layer without the norm before its mixer.
 pub(crate) struct Layer<F: Form> {
-    pub mixer: Mixer<F>,
+    /// `None` in a layer that is an MLP alone.
+    pub mixer: Option<Mixer<F>>,
     /// Norm of the mixer's output; `None` if that is added as it is.
     pub mixer_output_norm: Option<Norm<F>>,
-    /// Norm between mixer and MLP; `None` if the MLP reads the residual stream as it is.
+    /// Norm between mixer and MLP; `None` if the MLP reads the residual stream as it is, or is alone.
     pub mlp_norm: Option<Norm<F>>,
-    pub mlp: Mlp<F>,
+    /// `None` in a layer that is a mixer alone.
+    pub mlp: Option<Mlp<F>>,
     /// Norm of the MLP's output; `None` if that is added as it is.
     pub mlp_output_norm: Option<Norm<F>>,
     /// Block behind the MLP that adds something of the token itself; `None` in most models.
@@ -53,7 +57,8 @@ impl Layer<Listed> {
             let after = spec.norms.after();
             after.then(|| Norm::of_output(model, number, &place.name(name), eps))
         };
-        let before = spec.norms.before();
+        let both = spec.mixer != types::Mixer::None && spec.mlp != types::Mlp::None;
+        let before = spec.norms.before() && both;
         Self {
             mixer: Mixer::listed(place, &variants.mixers),
             mixer_output_norm: output_norm(&names.mixer_output_norm),
@@ -73,9 +78,11 @@ impl Layer<Listed> {
         topology: Topology,
         axis: Axis,
     ) -> Vec<CollectiveStep> {
-        let mixer = Mixer::collectives(spec, hidden, topology, axis);
-        let mlp = Mlp::collectives(&spec.mlp, hidden, topology, axis);
-        mixer.into_iter().chain(mlp).collect()
+        let mut steps = Mixer::collectives(spec, hidden, topology, axis);
+        if spec.mlp != types::Mlp::None {
+            steps.extend(Mlp::collectives(&spec.mlp, hidden, topology, axis));
+        }
+        steps
     }
 }
 
@@ -95,6 +102,25 @@ impl<F: Form> Tensors<F> for Layer<F> {
 }
 
 impl<B: Backend> Layer<B> {
+    /// Runs the mixer over `input` `[n, inputs]`, if the layer has one: see [`Mixer::run`].
+    ///
+    /// # Errors
+    /// The errors of [`Mixer::run`].
+    pub fn mix(
+        &self,
+        backend: &mut B,
+        context: &LayerContext<B>,
+        input: &B::Tensor,
+        buffers: &mut MixerBuffers<B::Tensor>,
+        cache: &mut ModelCache<B>,
+        inputs: &B::Inputs,
+    ) -> Result<(), BackendError> {
+        match &self.mixer {
+            Some(mixer) => mixer.run(backend, context, input, buffers, cache, inputs),
+            None => Ok(()),
+        }
+    }
+
     /// Runs the second half of the layer: adds the mixer's projection, the MLP, and what the layer
     /// has for itself of tokens to the residual stream, and reads the sum through the norm `next`,
     /// or as it is.
@@ -114,22 +140,28 @@ impl<B: Backend> Layer<B> {
             mlp,
             per_layer,
         } = half;
-        let end = BlockEnd {
-            output: self.mixer_output_norm.as_ref().map(Norm::rms),
-            next: self.mlp_norm.as_ref().map(Norm::operand),
+        if let (Some(mixer), Some(mixed)) = (&self.mixer, mixed) {
+            let between = self.mlp_norm.as_ref().map(Norm::operand);
+            let end = BlockEnd {
+                output: self.mixer_output_norm.as_ref().map(Norm::rms),
+                next: if self.mlp.is_some() { between } else { next },
+            };
+            backend.matmul_end_block(
+                mixed,
+                mixer.output().row_parallel(context.attention_axis),
+                stream.residual,
+                stream.delta,
+                end,
+                stream.normed,
+            )?;
+        }
+        let Some(own_mlp) = &self.mlp else {
+            return Ok(());
         };
-        backend.matmul_end_block(
-            mixed,
-            self.mixer.output().row_parallel(context.attention_axis),
-            stream.residual,
-            stream.delta,
-            end,
-            stream.normed,
-        )?;
         let output = self.mlp_output_norm.as_ref().map(Norm::rms);
         let Some((own, half)) = self.per_layer.as_ref().zip(per_layer) else {
             let end = BlockEnd { output, next };
-            return self.mlp.run(backend, context.axis, stream, mlp, end);
+            return own_mlp.run(backend, context.axis, stream, mlp, end);
         };
         let MlpOperands {
             residual,
@@ -144,7 +176,7 @@ impl<B: Backend> Layer<B> {
             boundary,
         };
         let end = BlockEnd { output, next: None };
-        self.mlp.run(backend, context.axis, operands, mlp, end)?;
+        own_mlp.run(backend, context.axis, operands, mlp, end)?;
         own.add(backend, half, [residual, delta, normed], next)
     }
 }

@@ -159,9 +159,9 @@ impl<T> MixerBuffers<T> {
 
 impl Mixer<Listed> {
     /// Lists the tensors of the mixer of the layer at `place`, which finds its own among
-    /// `variants`.
-    pub fn listed(place: &LayerPlace<'_>, variants: &MixerVariants) -> Self {
-        match &place.spec().mixer {
+    /// `variants`; `None` of a layer without one.
+    pub fn listed(place: &LayerPlace<'_>, variants: &MixerVariants) -> Option<Self> {
+        Some(match &place.spec().mixer {
             types::Mixer::Attention(spec) => {
                 Self::Attention(Attention::listed(place, spec, &variants.attention))
             }
@@ -177,7 +177,8 @@ impl Mixer<Listed> {
             types::Mixer::ShortConvolution(spec) => {
                 Self::ShortConvolution(ShortConvolution::listed(place, spec, &variants.short))
             }
-        }
+            types::Mixer::None => return None,
+        })
     }
 
     /// Returns the collectives of the mixer of `layer` in a pass, in a model of width
@@ -198,11 +199,13 @@ impl Mixer<Listed> {
             types::Mixer::ShortConvolution(_) => {
                 ShortConvolution::collectives(hidden, topology, axis)
             }
+            types::Mixer::None => Vec::new(),
         }
     }
 
-    /// Returns the number of columns that the mixer of `layer` leaves on one rank.
-    pub fn columns(layer: &LayerSpec, shard: &Shard) -> usize {
+    /// Returns the number of columns that the second half of `layer` reads on one rank, in a model
+    /// of width `hidden`: those that the mixer leaves, or the normed stream where there is none.
+    pub fn columns(layer: &LayerSpec, hidden: usize, shard: &Shard) -> usize {
         match &layer.mixer {
             types::Mixer::Attention(spec) => Attention::shape(spec, shard).out_width(),
             types::Mixer::GatedDelta(spec) => delta_shape(spec, shard).value_width(),
@@ -212,6 +215,7 @@ impl Mixer<Listed> {
             }
             types::Mixer::Mamba2(spec) => mamba_shape(spec, shard).value_width(),
             types::Mixer::ShortConvolution(spec) => convolution_shape(spec, shard).channels,
+            types::Mixer::None => hidden,
         }
     }
 }

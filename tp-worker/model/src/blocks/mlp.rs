@@ -59,6 +59,7 @@ impl MlpVariants {
                     experts.push(ExpertSizes::of(&both.experts, model, shard));
                     parallel = Some(model.hidden_size);
                 }
+                types::Mlp::None => {}
             }
         }
         Self {
@@ -153,9 +154,9 @@ impl<T> MlpBuffers<T> {
 
 impl Mlp<Listed> {
     /// Lists the tensors of the MLP of the layer at `place`, which finds its own among
-    /// `variants`.
-    pub fn listed(place: &LayerPlace<'_>, variants: &MlpVariants) -> Self {
-        match &place.spec().mlp {
+    /// `variants`; `None` of a layer without one.
+    pub fn listed(place: &LayerPlace<'_>, variants: &MlpVariants) -> Option<Self> {
+        Some(match &place.spec().mlp {
             types::Mlp::Gated(spec) => Self::Gated(GatedMlp::listed(place, spec, &variants.gated)),
             types::Mlp::Plain(spec) => Self::Plain(PlainMlp::listed(place, spec, &variants.plain)),
             types::Mlp::Experts(spec) => {
@@ -165,7 +166,8 @@ impl Mlp<Listed> {
                 let variants = (variants.gated.as_slice(), variants.experts.as_slice());
                 Self::Parallel(ParallelMlp::listed(place, spec, variants))
             }
-        }
+            types::Mlp::None => return None,
+        })
     }
 
     /// Returns the number of elements of matrices that a position is multiplied with.

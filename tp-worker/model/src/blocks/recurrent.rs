@@ -22,7 +22,7 @@ pub(crate) fn recurrences(model: &ModelConfig, shard: &Shard) -> Vec<Recurrence>
 /// Returns the rule of a layer with `mixer` on the rank of `shard`, if it is recurrent.
 fn recurrence(mixer: &Mixer, shard: &Shard) -> Option<Recurrence> {
     Some(match mixer {
-        Mixer::Attention(_) | Mixer::LatentAttention(_) => return None,
+        Mixer::Attention(_) | Mixer::LatentAttention(_) | Mixer::None => return None,
         Mixer::GatedDelta(delta) => Recurrence::Delta(delta_shape(delta, shard)),
         Mixer::Mamba2(mamba) => Recurrence::Mamba2(mamba_shape(mamba, shard)),
         Mixer::ShortConvolution(short) => Recurrence::Convolution(convolution_shape(short, shard)),

@@ -60,7 +60,7 @@ pub(crate) fn rope_tables(model: &ModelConfig) -> Vec<(RopeConfig, usize)> {
     distinct(model.layers.iter().filter_map(|layer| match &layer.mixer {
         Mixer::Attention(attention) => Some(rope_of(attention)),
         Mixer::LatentAttention(latent) => Some(rope_of_latent(latent)),
-        Mixer::GatedDelta(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) => None,
+        Mixer::GatedDelta(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) | Mixer::None => None,
     }))
 }
 

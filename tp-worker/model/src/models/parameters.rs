@@ -24,7 +24,7 @@ pub fn parameters(model: &ModelConfig) -> usize {
 /// Returns the number of a model's parameters without the experts that a token does not take.
 pub fn active_parameters(model: &ModelConfig) -> usize {
     let listed = Decoder::listed(model, &Shard::of(model, Topology::alone()));
-    let mlps = listed.layers.iter().map(|layer| &layer.mlp);
+    let mlps = listed.layers.iter().filter_map(|layer| layer.mlp.as_ref());
     let idle: usize = mlps.map(|mlp| mlp.elements() - mlp.products()).sum();
     parameters(model) - idle
 }
@@ -55,9 +55,9 @@ pub fn shared_part(model: &ModelConfig, attn_tp_size: usize) -> u32 {
         let topology = Topology::new(rank, attn_tp_size, 1);
         let listed = Decoder::listed(model, &Shard::of(model, topology));
         for layer in &listed.layers {
-            own += layer.mixer.elements();
+            own += layer.mixer.as_ref().map_or(0, |mixer| mixer.elements());
             own += layer.per_layer.as_ref().map_or(0, Listing::elements);
-            shared += layer.mlp.products();
+            shared += layer.mlp.as_ref().map_or(0, |mlp| mlp.products());
         }
         shared += listed.head().elements();
     }

@@ -88,15 +88,16 @@ impl<B: Backend> EagleHead<B> {
         dtype: KvCacheDtype,
     ) -> Result<ModelCache<B>, BackendError> {
         let (kv_heads, head_dim, latent) = match &self.weights.layer.mixer {
-            Mixer::Attention(own) => (own.shape.kv_heads, own.shape.head_dim, None),
-            Mixer::LatentAttention(own) => {
+            Some(Mixer::Attention(own)) => (own.shape.kv_heads, own.shape.head_dim, None),
+            Some(Mixer::LatentAttention(own)) => {
                 let LatentShape {
                     latent, rotated, ..
                 } = own.shape;
                 (1, latent + rotated, Some(latent))
             }
-            Mixer::GatedDelta(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) => {
-                let message = "draft layers are no recurrent ones: they keep what is not accepted";
+            Some(Mixer::GatedDelta(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_)) | None => {
+                let message =
+                    "draft layers have attention: recurrent ones keep what is not accepted";
                 return Err(BackendError::Unsupported(message.into()));
             }
         };

@@ -82,7 +82,10 @@ pub fn rank_attentions(model: &ModelConfig, ranks: usize) -> Vec<AttentionShape>
 pub fn rank_experts(model: &ModelConfig, topology: Topology) -> Vec<ExpertsShape> {
     let shard = Shard::of(model, topology);
     let listed = Decoder::listed(model, &shard);
-    expert_shapes(model, listed.layers.iter().map(|layer| &layer.mlp))
+    expert_shapes(
+        model,
+        listed.layers.iter().filter_map(|layer| layer.mlp.as_ref()),
+    )
 }
 
 /// Returns the bytes of a model's caches for one token: in all groups of layers that keep all
@@ -176,14 +179,23 @@ impl Part {
             pass: PassShape {
                 recurrences: recurrences(model, shard),
                 gathered: gathered * limits.logit_block_rows,
-                latent: latent_heads(model, listed.layers.iter().map(|layer| &layer.mixer)),
+                latent: latent_heads(
+                    model,
+                    listed
+                        .layers
+                        .iter()
+                        .filter_map(|layer| layer.mixer.as_ref()),
+                ),
                 ..pass(
                     limits,
                     dp_size,
                     &weights.projections,
                     listed.head().shape(model),
                     attention_shapes(model, shard),
-                    expert_shapes(model, listed.layers.iter().map(|layer| &layer.mlp)),
+                    expert_shapes(
+                        model,
+                        listed.layers.iter().filter_map(|layer| layer.mlp.as_ref()),
+                    ),
                 )
             },
         }

@@ -20,7 +20,7 @@ use crate::naive::{Naive, recurrent::Fault};
 /// A fixture, the mechanism that is left out, and the way to leave it out.
 type Left = (&'static str, &'static str, fn(&mut ModelConfig));
 
-const FAULTS: [Left; 93] = [
+const FAULTS: [Left; 98] = [
     ("granite", "embedding's factor", |model| {
         model.multipliers.embedding = 1.0;
     }),
@@ -288,6 +288,21 @@ const FAULTS: [Left; 93] = [
             experts.routing.weights = RouterWeights::Softmax;
         });
     }),
+    ("nemotron_h", "squared ReLU", silu),
+    ("nemotron_h", "layers without rotation", |model| {
+        each(model, |layer| layer.rope = RopeConfig::plain(10_000.0));
+    }),
+    ("nemotron_h_moe", "squared ReLU of experts", |model| {
+        mixtures(model, |experts| {
+            experts.gate = ExpertGate::Ungated(Activation::Silu);
+        });
+    }),
+    ("nemotron_h_moe", "shared expert", |model| {
+        mixtures(model, |experts| experts.shared = None);
+    }),
+    ("nemotron_h_moe", "correction of choices", |model| {
+        mixtures(model, |experts| experts.routing.corrected = false);
+    }),
     ("qwen3_5", "rotation of a quarter", |model| {
         each(model, |layer| layer.rope.rotated = None);
     }),
@@ -473,7 +488,7 @@ fn silu(model: &mut ModelConfig) {
             Mlp::Gated(mlp) => mlp.activation = Activation::Silu,
             Mlp::Plain(mlp) => mlp.activation = Activation::Silu,
             Mlp::Parallel(both) => both.gated.activation = Activation::Silu,
-            Mlp::Experts(_) => {}
+            Mlp::Experts(_) | Mlp::None => {}
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Families with layers of Mamba-2.
 
-use lockstep_types::{Mamba2Spec, Mixer, Mlp, ModelConfig, RopeConfig};
+use lockstep_types::{Activation, ExpertGate, Mamba2Spec, Mixer, Mlp, ModelConfig, RopeConfig};
 use serde_json::{Value, json};
 
 use super::{good, load};
@@ -130,4 +130,103 @@ fn what_is_not_served_is_refused_by_name() {
     let falcon = json!({"architectures": ["FalconH1ForCausalLM"], "model_type": "falcon_h1"});
     let error = load(&with(llama(), &falcon)).expect_err("refused");
     assert!(error.contains("FalconH1ForCausalLM"), "{error}");
+}
+
+const NEMOTRON: &str = "NemotronHForCausalLM";
+
+/// A small Nemotron-H with five layers, as published files describe it.
+fn nemotron(own: &Value) -> Value {
+    let sizes = json!({"architectures": [NEMOTRON], "model_type": "(absent)",
+        "rms_norm_eps": "(absent)", "hidden_act": "(absent)", "layer_norm_epsilon": 1e-4,
+        "norm_eps": 1e-4, "num_hidden_layers": 5, "hybrid_override_pattern": "MM*-E",
+        "head_dim": 16, "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 4,
+        "ssm_state_size": 32, "conv_kernel": 4, "chunk_size": 128, "expand": 2,
+        "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu", "use_bias": false,
+        "use_conv_bias": true, "mamba_proj_bias": false, "mamba_ssm_cache_dtype": "float32",
+        "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1,
+        "moe_intermediate_size": 28, "moe_shared_expert_intermediate_size": 56, "n_group": 1,
+        "topk_group": 1, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+        "num_logits_to_keep": 1, "rescale_prenorm_residual": true, "residual_in_fp32": false,
+        "time_step_min": 0.001, "time_step_max": 0.1, "time_step_floor": 0.0001,
+        "use_mamba_kernels": true, "hidden_dropout": 0.0, "sliding_window": null});
+    with(with(llama(), &sizes), own)
+}
+
+#[test]
+fn nemotron_has_one_block_in_each_layer() {
+    let model = good(&nemotron(&json!({})));
+    let kinds: Vec<_> = model
+        .layers
+        .iter()
+        .map(|layer| match (&layer.mixer, &layer.mlp) {
+            (Mixer::Mamba2(own), Mlp::None) => {
+                assert_eq!((own.heads, own.groups, own.state_dim), (8, 4, 32));
+                assert_eq!(own.names.skip, "mixer.D");
+                "mamba"
+            }
+            (Mixer::Attention(own), Mlp::None) => {
+                assert_eq!(own.rope, RopeConfig::unrotated());
+                assert_eq!(own.names.output, "mixer.o_proj");
+                "attention"
+            }
+            (Mixer::None, Mlp::Plain(own)) => {
+                assert_eq!((own.width, own.activation), (96, Activation::ReluSquared));
+                "mlp"
+            }
+            (Mixer::None, Mlp::Experts(own)) => {
+                assert_eq!(own.gate, ExpertGate::Ungated(Activation::ReluSquared));
+                assert_eq!((own.count, own.shared_count()), (8, 2));
+                assert!(own.routing.corrected && own.routing.factor == 2.5);
+                // Two matrices of each expert and of the shared one, and the router.
+                assert_eq!(layer.mlp.rows(), 2 * 8 * 28 + 8 + 2 * 56);
+                "experts"
+            }
+            _ => panic!("another layer"),
+        })
+        .collect();
+    assert_eq!(kinds, ["mamba", "mamba", "attention", "mlp", "experts"]);
+    assert_eq!(model.names.layer(3), "backbone.layers.3");
+    assert_eq!(model.rms_norm_eps, 1e-4);
+    let kinds = [
+        "linear_attention",
+        "linear_attention",
+        "full_attention",
+        "mlp",
+        "moe",
+    ];
+    let newer = json!({"hybrid_override_pattern": "(absent)", "num_hidden_layers": "(absent)",
+        "layers_block_type": kinds, "norm_eps": "(absent)"});
+    assert_eq!(good(&nemotron(&newer)), model);
+}
+
+#[test]
+fn what_nemotron_is_not_served_with_is_refused_by_name() {
+    for (own, said) in [
+        (
+            json!({"hybrid_override_pattern": "MM*-X"}),
+            "`hybrid_override_pattern`",
+        ),
+        (
+            json!({"hybrid_override_pattern": "MM*-"}),
+            "`hybrid_override_pattern`",
+        ),
+        (
+            json!({"hybrid_override_pattern": "MMM-E"}),
+            "`hybrid_override_pattern`",
+        ),
+        (json!({"moe_latent_size": 32}), "`moe_latent_size`"),
+        (json!({"n_group": 2}), "`n_group`"),
+        (
+            json!({"moe_shared_expert_intermediate_size": 40}),
+            "`moe_shared_expert",
+        ),
+        (json!({"mlp_hidden_act": "silu"}), "`mlp_hidden_act`"),
+        (json!({"mlp_bias": true}), "`mlp_bias`"),
+        (json!({"mamba_proj_bias": true}), "`mamba_proj_bias`"),
+        (json!({"norm_eps": 1e-6}), "`norm_eps`"),
+        (json!({"another_key": 3}), "`another_key`"),
+    ] {
+        let error = load(&nemotron(&own)).expect_err("refused");
+        assert!(error.contains(said), "{own}: {error}");
+    }
 }

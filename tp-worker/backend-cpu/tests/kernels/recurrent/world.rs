@@ -118,6 +118,16 @@ impl World {
         limits: StateLimits,
         vocab: usize,
     ) -> Self {
+        Self::on(backend(isa, Dtype::Float32, threads), rule, limits, vocab)
+    }
+
+    /// A layer on a backend that another layer may have used.
+    pub fn on(
+        mut backend: CpuBackend,
+        rule: Recurrence,
+        limits: StateLimits,
+        vocab: usize,
+    ) -> Self {
         let channels = rule.convolution().channels;
         let taps = rule.convolution().taps;
         let mut values = Values::new(7 + channels as u64);
@@ -144,7 +154,6 @@ impl World {
             projected: (0..vocab).map(|_| floats(width, 2.0, 0.0)).collect(),
             gates: (0..vocab).map(|_| floats(gates, 2.0, 0.0)).collect(),
         };
-        let mut backend = backend(isa, Dtype::Float32, threads);
         let states = StatesShape {
             layers: 2,
             recurrence: rule,
@@ -155,6 +164,10 @@ impl World {
             data,
             backend,
         }
+    }
+
+    pub fn into_backend(self) -> CpuBackend {
+        self.backend
     }
 
     pub fn copy(&mut self, moves: &[(u32, u32)]) {

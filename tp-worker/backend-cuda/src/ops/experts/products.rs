@@ -141,6 +141,8 @@ fn numbers(gate: Option<ExpertGate>) -> (u32, f32, f32) {
         Some(ExpertGate::Silu) => (number_of(Activation::Silu), 0.0, 0.0),
         Some(ExpertGate::GeluTanh) => (number_of(Activation::GeluTanh), 0.0, 0.0),
         Some(ExpertGate::Clamped { limit, alpha }) => (CLAMPED, limit, alpha),
+        // Refused before: see `check_experts`.
+        Some(ExpertGate::Ungated(activation)) => (number_of(activation), 0.0, 0.0),
     }
 }
 

@@ -31,8 +31,8 @@ pub(crate) struct LayerBuffers<T> {
 
 /// Buffers that the second half of a layer, behind the mixer, reads and writes.
 pub(crate) struct SecondHalf<'a, T> {
-    /// The columns that the mixer has left.
-    pub mixed: &'a T,
+    /// The columns that the mixer has left; `None` in a layer without one.
+    pub mixed: Option<&'a T>,
     pub stream: MlpOperands<'a, T>,
     pub mlp: &'a mut MlpBuffers<T>,
     pub per_layer: Option<PerLayerHalf<'a, T>>,
@@ -74,7 +74,7 @@ impl<T> LayerBuffers<T> {
         crossing: Option<&'a Crossing>,
     ) -> SecondHalf<'a, T> {
         SecondHalf {
-            mixed: layer.mixer.mixed(&self.mixers),
+            mixed: layer.mixer.as_ref().map(|own| own.mixed(&self.mixers)),
             stream: MlpOperands {
                 residual: &mut self.residual,
                 delta: &mut self.delta,
@@ -88,7 +88,8 @@ impl<T> LayerBuffers<T> {
 
     /// Returns the buffers for the second half of `layer` over the wanted rows alone, since
     /// only single tokens are read behind the last mixer. Its columns of these rows are copied
-    /// to `mixed`, and their residuals to `delta`. `delta` then serves as the residual stream,
+    /// to `mixed`, or those of the normed stream if the layer has no mixer, and their residuals to
+    /// `delta`. `delta` then serves as the residual stream,
     /// and `residual` as the sum. [`Self::set_rows`] restores the row counts.
     pub fn narrow<'a, B: Backend<Tensor = T>>(
         &'a mut self,
@@ -99,17 +100,24 @@ impl<T> LayerBuffers<T> {
         mixed: &'a mut T,
         crossing: Option<&'a Crossing>,
     ) -> SecondHalf<'a, T> {
+        let rows = || Rows::Wanted(inputs, 0..wanted);
+        backend.set_rows(mixed, wanted);
+        let columns = match &layer.mixer {
+            Some(mixer) => mixer.mixed(&self.mixers),
+            None => &self.normed,
+        };
+        backend.gather_rows(columns, rows(), mixed);
         self.set_block_rows(backend, wanted);
         self.set_mlp_rows(backend, crossing.map_or(wanted, Crossing::all));
-        let rows = || Rows::Wanted(inputs, 0..wanted);
         backend.gather_rows(&self.residual, rows(), &mut self.delta);
-        backend.set_rows(mixed, wanted);
-        backend.gather_rows(layer.mixer.mixed(&self.mixers), rows(), mixed);
+        if layer.mixer.is_none() {
+            backend.place_columns(mixed, &mut self.normed, 0);
+        }
         backend.set_rows(&mut self.residual, wanted);
         let per_layer = self.per_layer.as_mut();
         let per_layer = per_layer.map(|own| own.narrow(backend, inputs, wanted));
         SecondHalf {
-            mixed,
+            mixed: layer.mixer.is_some().then_some(&*mixed),
             stream: MlpOperands {
                 residual: &mut self.delta,
                 delta: &mut self.residual,

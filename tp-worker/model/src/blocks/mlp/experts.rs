@@ -51,7 +51,8 @@ pub(crate) struct Experts<F: Form> {
     pub correction: Option<F::Vector>,
     /// Factors `[experts]` of the weights; `None` if there are none.
     pub scales: Option<F::Vector>,
-    /// Gate rows, then up rows of each expert. The last ones are those of the shared expert.
+    /// Gate rows, then up rows of each expert, or up rows alone. The last ones are those of the
+    /// shared expert.
     pub gate_up: Vec<F::Matrix>,
     /// Biases of all of them, one expert behind the other.
     pub gate_up_bias: Option<F::Vector>,
@@ -76,7 +77,7 @@ pub(crate) struct ExpertBuffers<T> {
     taken: usize,
     /// Scores of the experts, `[a, experts]`.
     scores: T,
-    /// Gate and up projections, `[a·t, 2·m]`.
+    /// Gate and up projections, `[a·t, 2·m]`, or `[a·t, m]` without gates.
     gate_up: T,
     /// Product of the activated gate and up, `[a·t, m]`.
     activated: T,
@@ -105,6 +106,7 @@ impl<T> ExpertBuffers<T> {
             active,
             shared,
             columns,
+            projections,
             apart,
             gated,
         } = *sizes;
@@ -122,7 +124,7 @@ impl<T> ExpertBuffers<T> {
             },
             taken,
             scores: device.activations(rows, count, Holds::Sum)?,
-            gate_up: device.activations(choices, 2 * columns, Holds::Sum)?,
+            gate_up: device.activations(choices, projections * columns, Holds::Sum)?,
             activated: device.activations(choices, columns, Holds::Operand)?,
             products: device.activations(choices, hidden, Holds::Sum)?,
         })
@@ -166,6 +168,7 @@ impl Experts<Listed> {
             hidden: model.hidden_size,
             width,
             columns: columns.clone(),
+            gated: gate.projections() > 1,
         };
         let mut gate_up = Vec::with_capacity(held.len() + parts);
         let mut down = Vec::with_capacity(held.len() + parts);

@@ -52,9 +52,7 @@ impl<B: Backend> DflashModel<B> {
         weights.hidden_norm.run(backend, states, normed);
         for layer in &weights.layers {
             let (normed, mixers) = (&b.layer.normed, &mut b.layer.mixers);
-            layer
-                .mixer
-                .run(backend, context, normed, mixers, cache, &self.inputs)?;
+            layer.mix(backend, context, normed, mixers, cache, &self.inputs)?;
         }
         Ok(())
     }
@@ -121,9 +119,7 @@ impl<B: Backend> DflashModel<B> {
             let causal = self.causal.as_ref().filter(|_| self.spec.causal[number]);
             let inputs = causal.unwrap_or(&self.inputs);
             let (normed, mixers) = (&b.layer.normed, &mut b.layer.mixers);
-            layer
-                .mixer
-                .run(backend, context, normed, mixers, cache, inputs)?;
+            layer.mix(backend, context, normed, mixers, cache, inputs)?;
             let next = Norm::operand(weights.norm_before(number + 1));
             let all = b.layer.second_half(layer, None);
             layer.finish(backend, context, all, Some(next))?;

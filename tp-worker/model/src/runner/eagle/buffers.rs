@@ -73,7 +73,7 @@ impl<T> Buffers<T> {
         let (tokens, block) = (sizes.limits.max_tokens, sizes.limits.logit_block_rows);
         let hidden = model.hidden_size;
         let last = model.layers.last();
-        let columns = last.map_or(0, |layer| Mixer::columns(layer, shard));
+        let columns = last.map_or(0, |layer| Mixer::columns(layer, model.hidden_size, shard));
         // Room for one state of every slot, as chains need it, if that is more than a block.
         // Trees may make it grow once.
         let collected = match sizes.requests > block {

@@ -222,8 +222,6 @@ impl<B: Backend> EagleHead<B> {
             }
         };
         let (layer, mixers) = (&self.weights.layer, &mut b.layer.mixers);
-        layer
-            .mixer
-            .run(backend, context, input, mixers, cache, inputs)
+        layer.mix(backend, context, input, mixers, cache, inputs)
     }
 }

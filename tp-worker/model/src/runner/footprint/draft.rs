@@ -202,7 +202,10 @@ impl Part {
                 &weights.projections,
                 head.shape(target),
                 attention_shapes(model, shard),
-                expert_shapes(model, listed.layers.iter().map(|layer| &layer.mlp)),
+                expert_shapes(
+                    model,
+                    listed.layers.iter().filter_map(|layer| layer.mlp.as_ref()),
+                ),
             ),
         }
     }
@@ -262,14 +265,14 @@ impl Part {
                 host: counter.host,
             },
             pass: PassShape {
-                latent: latent_heads(model, std::iter::once(&listed.layer.mixer)),
+                latent: latent_heads(model, listed.layer.mixer.iter()),
                 ..pass(
                     limits,
                     1,
                     &weights.projections,
                     head,
                     attention_shapes(model, shard),
-                    expert_shapes(model, std::iter::once(&listed.layer.mlp)),
+                    expert_shapes(model, listed.layer.mlp.iter()),
                 )
             },
         }

@@ -43,7 +43,7 @@ impl<T> Buffers<T> {
         let (tokens, dp_size) = (limits.max_tokens, topology.dp_size());
         let block = limits.logit_block_rows;
         let last = model.layers.last();
-        let columns = last.map_or(0, |layer| Mixer::columns(layer, shard));
+        let columns = last.map_or(0, |layer| Mixer::columns(layer, model.hidden_size, shard));
         // A rank alone reads its logits where they are.
         let host = if topology.attention.leads() && topology.world.size > 1 {
             block * model.vocab_size

@@ -306,9 +306,7 @@ impl<B: Backend> Transformer<B> {
             capture.layer_input(backend, number, &b.layer.residual);
         }
         let (normed, mixers) = (&b.layer.normed, &mut b.layer.mixers);
-        layer
-            .mixer
-            .run(backend, context, normed, mixers, cache, inputs)?;
+        layer.mix(backend, context, normed, mixers, cache, inputs)?;
         let next = weights.norm_before(number + 1).map(Norm::operand);
         let (rows, crossing): (_, Option<&Crossing>) = match (&self.world, narrow) {
             (Some(world), true) => (size.wanted, Some(&world.wanted)),

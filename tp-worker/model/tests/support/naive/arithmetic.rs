@@ -39,6 +39,7 @@ pub fn activated(activation: Activation, x: f32) -> f32 {
             let root = std::f32::consts::FRAC_2_PI.sqrt();
             0.5 * x * (1.0 + (root * (x + 0.044715 * x.powi(3))).tanh())
         }
+        Activation::ReluSquared => x.max(0.0).powi(2),
     }
 }
 
@@ -50,6 +51,7 @@ pub fn gated(function: ExpertGate, gate: f32, up: f32) -> f32 {
             let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
             gate / (1.0 + (-alpha * gate).exp()) * (up + 1.0)
         }
+        ExpertGate::Ungated(activation) => activated(activation, up),
     }
 }
 

@@ -46,7 +46,8 @@ pub fn run(
                 let product = dot(x.row(row), gate_up.row(column));
                 product + bias(w.gate_up_bias, gate_up, column)
             };
-            let columns = (0..m).map(|i| gated(w.gate, product(i), product(m + i)));
+            let ups = (w.gate.projections() - 1) * m;
+            let columns = (0..m).map(|i| gated(w.gate, product(i), product(ups + i)));
             let columns: Vec<f32> = columns.collect();
             for (i, sum) in out.row_mut(row).iter_mut().enumerate() {
                 let product = dot(&columns, down.row(i));

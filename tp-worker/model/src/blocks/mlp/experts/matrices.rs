@@ -16,6 +16,8 @@ pub(super) struct Matrices {
     /// Columns between the projections, of all ranks and of this one.
     pub width: usize,
     pub columns: Range<usize>,
+    /// True if experts have gates.
+    pub gated: bool,
 }
 
 impl Matrices {
@@ -30,11 +32,14 @@ impl Matrices {
     ) -> (MatrixPart, MatrixPart) {
         let first = part * self.width;
         let columns = first + self.columns.start..first + self.columns.end;
-        let gate_up = [&names.gate, &names.up].map(|name| Fused {
+        let before = [&names.gate, &names.up];
+        let before = &before[usize::from(!self.gated)..];
+        let gate_up = before.iter().map(|name| Fused {
             name: named(name),
             rows: parts * self.width,
             taken: vec![columns.clone()],
         });
+        let gate_up: Vec<_> = gate_up.collect();
         let width = parts * self.width;
         let down = Linear::of_inputs(&named(&names.down), self.hidden, width, columns, false);
         (

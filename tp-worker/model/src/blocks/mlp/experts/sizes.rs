@@ -18,6 +18,8 @@ pub(crate) struct ExpertSizes {
     pub shared: usize,
     /// Columns of this rank between the projections of one expert.
     pub columns: usize,
+    /// Projections before these columns.
+    pub projections: usize,
     /// Columns of this rank of a shared expert that is apart.
     pub apart: Option<usize>,
     /// True if that expert has a gate.
@@ -33,6 +35,7 @@ impl ExpertSizes {
             active: spec.active,
             shared: shared_within(spec, shard),
             columns: shard.expert(model, spec.width).len(),
+            projections: spec.gate.projections(),
             apart: shared_apart(spec, shard).map(|shared| GatedMlp::columns(&shared, shard)),
             gated: gate_of(spec).is_some(),
         }
