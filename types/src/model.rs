@@ -284,7 +284,8 @@ impl ModelConfig {
             Mixer::Attention(_)
             | Mixer::LatentAttention(_)
             | Mixer::Mamba2(_)
-            | Mixer::ShortConvolution(_) => None,
+            | Mixer::ShortConvolution(_)
+            | Mixer::None => None,
         })
     }
 

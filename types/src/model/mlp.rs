@@ -171,7 +171,7 @@ impl ExpertGate {
     /// Returns the number of projections that an expert has before its function.
     pub fn projections(&self) -> usize {
         match self {
-            Self::Silu | Self::Clamped { .. } => 2,
+            Self::Silu | Self::GeluTanh | Self::Clamped { .. } => 2,
             Self::Ungated(_) => 1,
         }
     }
@@ -369,7 +369,7 @@ impl Mlp {
     /// Returns the mixture of experts, if there is one.
     pub fn experts(&self) -> Option<&ExpertsSpec> {
         match self {
-            Self::Gated(_) | Self::Plain(_) => None,
+            Self::Gated(_) | Self::Plain(_) | Self::None => None,
             Self::Experts(experts) => Some(experts),
             Self::Parallel(both) => Some(&both.experts),
         }
@@ -378,7 +378,7 @@ impl Mlp {
     /// Returns the mixture of experts, to change.
     pub fn experts_mut(&mut self) -> Option<&mut ExpertsSpec> {
         match self {
-            Self::Gated(_) | Self::Plain(_) => None,
+            Self::Gated(_) | Self::Plain(_) | Self::None => None,
             Self::Experts(experts) => Some(experts),
             Self::Parallel(both) => Some(&mut both.experts),
         }

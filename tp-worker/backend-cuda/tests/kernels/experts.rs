@@ -213,7 +213,6 @@ impl Case {
         }
         Loaded {
             correction,
-            scales: None,
             gate_up,
             down,
         }

@@ -25,7 +25,7 @@ pub(super) fn served(model: &ModelConfig) -> Result<(), CudaError> {
     }
     let mut mixers = model.layers.iter().map(|layer| &layer.mixer);
     mixers.try_for_each(|mixer| match mixer {
-        Mixer::Attention(_) | Mixer::LatentAttention(_) => Ok(()),
+        Mixer::Attention(_) | Mixer::LatentAttention(_) | Mixer::None => Ok(()),
         Mixer::GatedDelta(delta) => check_delta(&DeltaShape::of(delta, 1)),
         Mixer::Mamba2(_) | Mixer::ShortConvolution(_) => {
             Err(CudaError::Unsupported(OTHER_RULES.into()))
