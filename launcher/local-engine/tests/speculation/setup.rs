@@ -149,7 +149,7 @@ pub enum Layers {
     /// attention alone.
     Hybrid,
     /// Random weights, and layers of Gemma 4: shared caches, embeddings of each layer, and experts
-    /// beside MLPs. Drafts have plain layers.
+    /// beside MLPs.
     Gemma4,
 }
 
@@ -178,7 +178,7 @@ impl Layers {
     /// Layers of a draft model.
     fn of_draft(self) -> Self {
         match self {
-            Self::Hybrid | Self::Gemma4 => Self::Random,
+            Self::Hybrid => Self::Random,
             same => same,
         }
     }
