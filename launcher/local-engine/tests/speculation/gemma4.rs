@@ -79,14 +79,14 @@ fn chunks_pages_and_cached_prefixes_change_no_bit() {
     }
 }
 
-/// Chains and trees, of drafters that read the text, that are models, and that read features.
+/// Chains and trees of a drafter that reads the text, and of the model itself.
 #[test]
 fn drafts_change_no_bit() {
     let (jobs, mut accepted) = (jobs(6, 32), 0);
     let drafts = [
         (Algorithm::Ngram, Shape::chain(5), 4),
         (Algorithm::Ngram, Shape::TREE, 1),
-        (Algorithm::Standalone, Shape::TREE, 16),
+        (Algorithm::Itself, Shape::TREE, 16),
     ];
     let dtypes = [Dtype::Bfloat16, Dtype::Float32];
     for (dtype, split) in dtypes.into_iter().zip([(1, 1), (2, 2)]) {

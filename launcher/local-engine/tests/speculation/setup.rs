@@ -159,7 +159,7 @@ pub enum Layers {
     /// vocabulary of its own too.
     Fixture(&'static str),
     /// Random weights, and layers of Gemma 4: shared caches, embeddings of each layer, and experts
-    /// beside MLPs. Drafts have plain layers.
+    /// beside MLPs.
     Gemma4,
 }
 
@@ -188,7 +188,7 @@ impl Layers {
     /// Layers of a draft model.
     fn of_draft(self) -> Self {
         match self {
-            Self::Hybrid | Self::Gemma4 => Self::Random,
+            Self::Hybrid => Self::Random,
             same => same,
         }
     }

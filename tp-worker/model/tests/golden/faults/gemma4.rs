@@ -10,7 +10,7 @@ use lockstep_types::{
 
 use super::{Left, each, mixtures, silu};
 
-pub(super) const FAULTS: [Left; 17] = [
+pub(super) const FAULTS: [Left; 16] = [
     ("gemma4_shared", "last layer of a kind", |model| {
         // The first layer that slides instead of the second.
         readers(model, |layer| {
@@ -69,9 +69,6 @@ pub(super) const FAULTS: [Left; 17] = [
     ("gemma4_moe", "GELU of MLPs beside experts", silu),
     ("gemma4_moe", "factors of experts", |model| {
         mixtures(model, |experts| experts.scales = None);
-    }),
-    ("gemma4_moe", "sum of weights", |model| {
-        mixtures(model, |experts| experts.routing.renormalized = false);
     }),
     ("gemma4_moe", "last expert", |model| {
         mixtures(model, |experts| experts.active -= 1);
