@@ -180,9 +180,10 @@ pub fn group_norm(
     for row in 0..x.rows {
         let of_group = |column: usize| {
             let sums = sums.row(row);
-            let (sum, width) = match fault {
-                Some(Fault::OneGroup) => (sums.iter().sum(), groups.width * groups.count),
-                _ => (sums[(groups.first + column) / groups.width], groups.width),
+            let (sum, width) = if fault == Some(Fault::OneGroup) {
+                (sums.iter().sum(), groups.width * groups.count)
+            } else {
+                (sums[(groups.first + column) / groups.width], groups.width)
             };
             (sum / width as f32 + norm.eps).sqrt()
         };
