@@ -180,12 +180,12 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
     for number in 0..steps {
         let first = number == 0;
         let mut step = Step::default();
-        for text in 0..TEXTS {
+        for (at, text) in texts.iter_mut().enumerate() {
             let kept = (TEXTS + dice.below(TEXTS)) as u32;
             // Texts go on from states that an earlier pass has kept.
             if number > 3 && dice.below(4) == 0 {
-                step.moves.push((kept, text as u32));
-                texts[text].accepted.clear();
+                step.moves.push((kept, at as u32));
+                text.accepted.clear();
             }
         }
         let mut free: Vec<u32> = (TEXTS as u32..LIMITS.states as u32).collect();
