@@ -196,7 +196,6 @@ impl DpRank {
             sample: row.prefilled == row.known,
             new_pages,
             keeps,
-            ..SlotExtend::default()
         }
     }
 
