@@ -80,7 +80,7 @@ pub(super) const FAULTS: [Left; 16] = [
     }),
     ("gemma4_moe", "norms of both outputs", |model| {
         beside(model, |names| {
-            swap(&mut names.gated_output_norm, &mut names.experts_output_norm)
+            swap(&mut names.gated_output_norm, &mut names.experts_output_norm);
         });
     }),
     ("gemma4_moe", "router's own norm", |model| {
