@@ -79,6 +79,36 @@ impl CudaBackend {
         self.operations
             .copy_rows(stream, &x.floats, from, width, rows, out, to)
     }
+
+    /// See [`lockstep_backend::Ops::place_columns`].
+    pub(super) fn place(
+        &mut self,
+        x: &CudaTensor,
+        out: &mut CudaTensor,
+        first: usize,
+    ) -> Result<(), CudaError> {
+        let (rows, width, out_width) = (x.rows(), x.width(), out.width());
+        out.expect(rows, out_width, "what columns are placed in");
+        let (x, rows, out) = (&x.floats, self.chains.rows(rows), &mut out.floats);
+        let stream = &self.stream;
+        self.operations
+            .place_columns(stream, x, width, rows, out, out_width, first)
+    }
+
+    /// See [`lockstep_backend::Ops::take_columns`].
+    pub(super) fn take(
+        &mut self,
+        x: &CudaTensor,
+        first: usize,
+        out: &mut CudaTensor,
+    ) -> Result<(), CudaError> {
+        let (rows, x_width, width) = (x.rows(), x.width(), out.width());
+        out.expect(rows, width, "the tensor of columns");
+        let (x, rows, out) = (&x.floats, self.chains.rows(rows), &mut out.floats);
+        let stream = &self.stream;
+        self.operations
+            .take_columns(stream, x, x_width, first, rows, out, width)
+    }
 }
 
 /// Returns true if no row is named twice.

@@ -204,12 +204,8 @@ impl Ops for CudaBackend {
         let done = self.multiply_gated(x, w, activation, gate_up, out);
         self.keep(done);
     }
-    fn sigmoid_gate(
-        &mut self,
-        gate: &CudaTensor,
-        out: &mut CudaTensor,
-    ) -> Result<(), BackendError> {
-        Ok(self.run_sigmoid_gate(gate, out)?)
+    fn sigmoid_gate(&mut self, x: &CudaTensor, out: &mut CudaTensor) -> Result<(), BackendError> {
+        Ok(self.run_sigmoid_gate(x, out)?)
     }
     fn gated_delta(
         &mut self,
@@ -256,23 +252,11 @@ impl Ops for CudaBackend {
         self.keep(done);
     }
     fn place_columns(&mut self, x: &CudaTensor, out: &mut CudaTensor, first: usize) {
-        let (rows, width, out_width) = (x.rows(), x.width(), out.width());
-        out.expect(rows, out_width, "what columns are placed in");
-        let (x, rows, out) = (&x.floats, self.chains.rows(rows), &mut out.floats);
-        let stream = &self.stream;
-        let done = self
-            .operations
-            .place_columns(stream, x, width, rows, out, out_width, first);
+        let done = self.place(x, out, first);
         self.keep(done);
     }
     fn take_columns(&mut self, x: &CudaTensor, first: usize, out: &mut CudaTensor) {
-        let (rows, x_width, width) = (x.rows(), x.width(), out.width());
-        out.expect(rows, width, "the tensor of columns");
-        let (x, rows, out) = (&x.floats, self.chains.rows(rows), &mut out.floats);
-        let stream = &self.stream;
-        let done = self
-            .operations
-            .take_columns(stream, x, x_width, first, rows, out, width);
+        let done = self.take(x, first, out);
         self.keep(done);
     }
     fn copy_cells(&mut self, cache: &mut PagedCache, moves: &[(u32, u32)]) {
