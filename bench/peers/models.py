@@ -9,7 +9,7 @@ qwen3.5-0.8b, qwen3.5-moe) or a small model widened (1b).
 
 Each shape becomes OUT/SHAPE/hf and OUT/SHAPE/TYPE.gguf; what is there already is kept. Needs torch, transformers,
 sentencepiece, about 7 GB of disk for 1b and 1b-128k each, 3 GB for 0.5b, 5 GB for 1b-family, 12 GB for moe-1b, 7 GB for
-gpt-oss, 4 GB for gemma3-1b, 3 GB for qwen3.5-0.8b and 8 GB for qwen3.5-moe.
+gpt-oss, 4 GB for gemma3-1b, 3 GB for qwen3.5-0.8b and 9 GB for qwen3.5-moe.
 
 1b-family is for speculation: the demo model and all that drafts for it, widened together, with the model's own vocabulary.
 Its drafts are OUT/1b-family/hf-draft, hf-eagle3 and hf-eagle, and draft-bf16.gguf.

@@ -114,7 +114,7 @@ enum Part {
     Attention,
     /// A mixture of experts, whole and kernel by kernel, if the model has one.
     Experts,
-    /// A recurrent layer, whole and kernel by kernel, if the model has one.
+    /// A layer of the gated delta rule, whole and kernel by kernel, if the model has one.
     Recurrent,
     /// Tokens from logits.
     Choosing,
@@ -166,7 +166,7 @@ pub fn run(mut args: Args, demo: DemoModel) -> anyhow::Result<Report> {
     );
     require!(
         recurrent::delta(&config.model).is_some() || !args.only.contains(&Part::Recurrent),
-        "`--only recurrent` measures a recurrent layer, and this model has none: name another model or part"
+        "`--only recurrent` measures a layer of the gated delta rule, and this model has none: name another model or part"
     );
     let work = Measure {
         args: &args,

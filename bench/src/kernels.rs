@@ -126,8 +126,8 @@ fn measure(args: &Args, working_set: usize) -> anyhow::Result<Report> {
     let shapes = shape::chosen(&args.shape, model.as_deref(), &args.custom)?;
     require!(
         !args.only.contains(&Part::Recurrent) || shapes.iter().any(|shape| shape.delta.is_some()),
-        "no shape has recurrent layers: name a model of some in --model-path, or leave out \
-         --only recurrent"
+        "no shape has layers of the gated delta rule: name a model of some in --model-path, or \
+         leave out --only recurrent"
     );
     let setup = Setup::new(threads, args.isa, args.repeat, working_set);
     let cores = DeviceConfig::default();

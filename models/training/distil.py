@@ -4,8 +4,8 @@
 "layers" shows every mixer the inputs of the Llama's layer in its place and asks for that layer's attention output, all in
 one pass of the Llama. "whole" asks for the Llama's distribution after each of the assistant's tokens, and for the token.
 
-  python distil.py --stage layers --data data/train4.npz --out hybrid-layers --minutes 25
-  python distil.py --stage whole --data data/train4.npz --init hybrid-layers --out hybrid --minutes 40
+  python distil.py --stage layers --data data/train3.npz --out hybrid-layers --minutes 25
+  python distil.py --stage whole --data data/train3.npz --init hybrid-layers --out hybrid --minutes 40
 
 A checkpoint is written every two minutes; --resume continues it with what is left of its schedule.
 """
@@ -133,7 +133,7 @@ def main():
     add = parser.add_argument
     add("--stage", choices=RATES, required=True)
     add("--teacher", type=pathlib.Path, default="../lockstep-demo-7m")
-    add("--data", default="data/train4.npz")
+    add("--data", default="data/train3.npz")
     add("--init", type=pathlib.Path, help="a hybrid to go on from, rather than one that inherits from the teacher")
     add("--out", type=pathlib.Path, required=True)
     add("--minutes", type=float, required=True, help="time budget, and the length of the schedule")

@@ -4,7 +4,7 @@
 Speed and memory depend on a model's shape, not on what it knows. This script gives the demo target (and its draft heads,
 where they are at hand) any larger shape; the greedy output stays the same, so a benchmark doubles as a correctness test.
 
-  python inflate.py --hidden 2048 --layers 16 --intermediate 8192 --heads 32 --kv-heads 8 --vocab 32000 --out /tmp/big
+  python inflate.py --hidden 2048 --layers 16 --intermediate 8192 --heads 32 --kv-heads 8 --vocab 32000 --out DIR
   python inflate.py --hidden 512 --layers 9 --intermediate 1024 --heads 16 --kv-heads 8 --check
 
 Needs numpy only. Tensors are made one at a time, so memory stays far below the size of the model. widening.py explains

@@ -2,7 +2,7 @@
 """Function-preserving widening of the hybrid, with its draft layer: it costs what a large model costs, and writes and
 accepts what the small one does.
 
-  python inflate_hybrid.py --hidden 1024 --layers 24 --intermediate 3584 --vocab 32000 --out /tmp/big
+  python inflate_hybrid.py --hidden 1024 --layers 24 --intermediate 3584 --vocab 32000 --out DIR
   python inflate_hybrid.py --hidden 1024 --layers 12 --intermediate 1024 --check
 
 widening_hybrid.py explains the construction. Writing needs numpy only; --check needs torch.

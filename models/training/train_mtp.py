@@ -2,7 +2,7 @@
 """Train the hybrid's own draft layer on its own outputs, by the hybrid's next-token distribution, and write both into one
 folder.
 
-  python train_mtp.py --target hybrid --data data/train4.npz --out lockstep-demo-8m-hybrid --minutes 12
+  python train_mtp.py --target hybrid --data data/train3.npz --out lockstep-demo-8m-hybrid --minutes 12
 """
 
 import pathlib

@@ -160,7 +160,8 @@ impl Model {
     }
 
     /// Work of taking in a prompt and putting out its first token. Weights are read once per
-    /// chunk, and each token attends to the tokens before it.
+    /// chunk, and each token attends to the tokens before it. Operations of recurrences are left
+    /// out: they are few beside those of products, but run at another rate.
     pub fn prefill(&self, tokens: usize) -> Work {
         let weights = (0..tokens)
             .step_by(self.chunk)

@@ -190,7 +190,7 @@ pub fn resolve(
     let requests = room.requests;
     // Each DP rank runs at least one request.
     let running = requests.max(serve.parallel.dp_size.unwrap_or(1));
-    serve.schedule.max_running_requests.get_or_insert(running);
+    let running = *serve.schedule.max_running_requests.get_or_insert(running);
     let tokens = requests * (longest + page) + room.cached + page;
     serve.memory.max_total_tokens.get_or_insert(tokens);
     if let Some(states) = states(&serve, room, running) {
