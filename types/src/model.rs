@@ -165,15 +165,18 @@ impl ModelConfig {
         experts.min().unwrap_or(0)
     }
 
+    /// Returns true if experts can be split by number: a shared one is a gated MLP of its own then.
+    pub fn splits_experts_by_number(&self) -> bool {
+        let apart = |experts: &ExpertsSpec| experts.gate == ExpertGate::Silu;
+        self.experts()
+            .all(|experts| experts.shared.is_none() || apart(experts))
+    }
+
     /// Returns the numbers of groups of ranks, ascending, over which the experts of the model can be
     /// split by number on `ranks` ranks. All groups have as many ranks, and each has an expert of
     /// every mixture. 1 is always among them: ranks split each expert inside.
     pub fn ep_sizes(&self, ranks: usize) -> Vec<usize> {
-        // A shared expert is a gated MLP of its own where experts are split by number.
-        let apart = |experts: &ExpertsSpec| experts.gate == ExpertGate::Silu;
-        let splits = self
-            .experts()
-            .all(|experts| experts.shared.is_none() || apart(experts));
+        let splits = self.splits_experts_by_number();
         let most = if splits { self.fewest_experts() } else { 1 };
         let groups = 1..=ranks.min(most.max(1));
         groups

@@ -261,11 +261,14 @@ fn believable(config: &Raw, model: &ModelConfig) -> Result<(), ModelConfigError>
             }
             Mixer::GatedDelta(delta) => {
                 let keys = 2.0 * delta.key_heads as f64 * delta.key_dim as f64;
-                keys + 3.0 * delta.value_heads as f64 * delta.value_dim as f64
+                let values = delta.value_heads as f64 * delta.value_dim as f64;
+                // A state's matrices count like parameters.
+                keys + 3.0 * values + values * delta.key_dim as f64 / hidden
             }
             Mixer::Mamba2(mamba) => {
                 let groups = 2.0 * mamba.groups as f64 * mamba.state_dim as f64;
-                groups + 3.0 * mamba.heads as f64 * (mamba.head_dim + 1) as f64
+                let values = mamba.heads as f64 * (mamba.head_dim + 1) as f64;
+                groups + 3.0 * values + values * mamba.state_dim as f64 / hidden
             }
             Mixer::ShortConvolution(short) => 4.0 * short.channels as f64,
             Mixer::None => 0.0,

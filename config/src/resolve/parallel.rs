@@ -102,9 +102,13 @@ fn ep_size(
         experts => ConfigError::conflict(
             option,
             tp_size,
-            format!(
-                "all groups have as many ranks, and each needs one of a layer's {experts} experts"
-            ),
+            if model.splits_experts_by_number() {
+                format!(
+                    "all groups have as many ranks, and each needs one of a layer's {experts} experts"
+                )
+            } else {
+                "the shared expert of experts without gates is not served apart from them".into()
+            },
             format!("Sizes that work: {}", dp_attention::list(&works)),
         ),
     })

@@ -1,4 +1,4 @@
-//! Gemma 4's dense models: full layers have heads of their own width whose values are their keys,
+//! Gemma 4's models: full layers have heads of their own width whose values are their keys,
 //! and rotate a part of their pairs; values have norms; a scale follows each layer. In small models
 //! the last layers read the caches of layers before them, and layers have embeddings of their own;
 //! in sparse ones experts stand beside each MLP.

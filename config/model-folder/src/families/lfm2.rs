@@ -125,7 +125,7 @@ const REPEATED: [(&str, &str); 6] = [
     ("conv_dim", "hidden_size"),
     ("conv_dim_out", "hidden_size"),
     ("num_heads", "num_attention_heads"),
-    ("theta", "rope_theta"),
+    ("rms_norm_eps", EPS),
 ];
 const EPS: &str = "norm_eps";
 /// Key of the numbers of layers with attention.
@@ -181,6 +181,18 @@ fn layers(config: &Raw, mlp: impl Fn(usize) -> Mlp) -> Result<Vec<LayerSpec>, Mo
             return Err(config.wrong(key, format!("and `{other}` differ; remove one of them")));
         }
     }
+    let base = |key: &str| {
+        let inside = config
+            .get("rope_parameters")
+            .and_then(|rope| rope.get("rope_theta"));
+        inside.or_else(|| config.get(key)).and_then(Value::as_f64)
+    };
+    if let Some(theta) = config.get("theta")
+        && theta.as_f64() != base("rope_theta")
+    {
+        let message = "and `rope_theta` differ; remove one of them";
+        return Err(config.wrong("theta", message));
+    }
     if config.get(TIED).is_some() && config.get(TIED) != config.get("tie_word_embeddings") {
         let message = "and `tie_word_embeddings` differ, which is true if it is absent";
         return Err(config.wrong(TIED, message));
@@ -201,13 +213,10 @@ fn layers(config: &Raw, mlp: impl Fn(usize) -> Mlp) -> Result<Vec<LayerSpec>, Mo
 /// attention are given.
 fn recurrent(config: &Raw) -> Result<Vec<bool>, ModelConfigError> {
     let depth = depth(config)?;
-    let listed = config.get(FULL).map(|list| {
-        let of_layer = |layer: usize| {
-            let mut numbers = list.as_array().into_iter().flatten();
-            !numbers.any(|number| number.as_u64() == Some(layer as u64))
-        };
-        (0..depth).map(of_layer).collect::<Vec<bool>>()
-    });
+    let listed = config
+        .get(FULL)
+        .map(|list| with_attention(config, list, depth));
+    let listed = listed.transpose()?;
     let kinds = layer_types::recurrent(config, depth, &KINDS)?;
     if let (Some(listed), Some(kinds)) = (&listed, &kinds)
         && listed != kinds
@@ -225,6 +234,25 @@ fn recurrent(config: &Raw) -> Result<Vec<bool>, ModelConfigError> {
         return Err(config.wrong(layer_types::KEY, message));
     }
     Ok(found)
+}
+
+/// Returns for each of `depth` layers true if `list` does not have its number.
+fn with_attention(config: &Raw, list: &Value, depth: usize) -> Result<Vec<bool>, ModelConfigError> {
+    let mut recurrent = vec![true; depth];
+    for number in list.as_array().into_iter().flatten() {
+        let layer = number
+            .as_u64()
+            .and_then(|number| usize::try_from(number).ok());
+        let Some(of_layer) = layer.and_then(|layer| recurrent.get_mut(layer)) else {
+            let message = format!(
+                "has {number}, and layers are numbered from 0 to {}",
+                depth - 1
+            );
+            return Err(config.wrong(FULL, message));
+        };
+        *of_layer = false;
+    }
+    Ok(recurrent)
 }
 
 fn convolution(config: &Raw) -> Result<ShortConvolutionSpec, ModelConfigError> {
@@ -259,12 +287,19 @@ fn gated(config: &Raw) -> Result<Mlp, ModelConfigError> {
 }
 
 fn adjusted(config: &Raw, width: usize) -> Result<usize, ModelConfigError> {
-    let width = 2 * width / 3;
-    let Some(factor) = config.number(MULTIPLIER)? else {
-        return Ok(width);
+    let factor = config.number(MULTIPLIER)?;
+    let multiple = match factor {
+        Some(_) => config.required(MULTIPLE)?,
+        None => 1,
     };
-    let multiple = config.required(MULTIPLE)?;
-    Ok(((factor * width as f64) as usize).next_multiple_of(multiple))
+    let exact = factor.unwrap_or(1.0) * (2 * width / 3) as f64;
+    // Sizes of files are below this bound, which keeps products of sizes from overflowing.
+    let bound = f64::from(i32::MAX) - multiple as f64;
+    if !(1.0..bound).contains(&exact) {
+        let key = factor.map_or("intermediate_size", |_| MULTIPLIER);
+        return Err(config.wrong(key, format!("makes MLPs of {exact} columns")));
+    }
+    Ok((exact as usize).next_multiple_of(multiple))
 }
 
 /// Reads the experts. Their weights are divided by their sum alone, as engines do; transformers adds

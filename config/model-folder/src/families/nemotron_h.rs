@@ -79,11 +79,12 @@ pub(super) const FAMILY: Family = Family {
             "residual_in_fp32",
             "routed_scaling_factor",
             "ssm_state_size",
-            // Bounds of the initialisation; engines bound no steps.
-            "time_step_floor",
             "time_step_limit",
+            // Of the initialisation; engines bound no steps.
+            "time_step_floor",
             "time_step_max",
             "time_step_min",
+            "time_step_rank",
             CHOSEN,
             "use_bias",
             "use_conv_bias",
@@ -277,10 +278,12 @@ fn mixture(config: &Raw) -> Result<Mlp, ModelConfigError> {
     };
     let counts = ["n_routed_experts", "num_local_experts"];
     let spec = experts::read(config, &counts, "moe_intermediate_size", routing, names)?;
-    let width = match config.count("n_shared_experts")?.unwrap_or(0) {
-        0 => 0,
-        _ => config.required(SHARED)?,
-    };
+    // transformers makes a shared expert of this width whatever its number is.
+    let width = config.count(SHARED)?.unwrap_or(0);
+    if width > 0 && config.count("n_shared_experts")? == Some(0) {
+        let message = format!("and `{SHARED}` contradict each other; remove one of them");
+        return Err(config.wrong("n_shared_experts", message));
+    }
     if !width.is_multiple_of(spec.width) {
         let remedy = format!(
             "it is served in multiples of the experts' width, {}",

@@ -16,7 +16,8 @@ use crate::{ModelError, Place, Topology};
 ///
 /// **Recurrent layers.** Key heads are split evenly over the ranks of a DP rank. Value heads go with
 /// their key heads, and so do their channels of the convolution: one range each of queries, keys and
-/// values.
+/// values. Mamba-2 is split by heads, and each rank has the groups of its heads whole. Short
+/// convolutions are split by channels.
 ///
 /// **MLP and vocabulary.** Both are split as evenly as possible, in units of 32 columns and
 /// of 16 rows. Units are halved until every rank has eight, so that shares differ by an
