@@ -215,7 +215,7 @@ fn recurrent(config: &Raw) -> Result<Vec<bool>, ModelConfigError> {
     let depth = depth(config)?;
     let listed = config
         .get(FULL)
-        .map(|list| with_attention(config, list, depth));
+        .map(|list| without_attention(config, list, depth));
     let listed = listed.transpose()?;
     let kinds = layer_types::recurrent(config, depth, &KINDS)?;
     if let (Some(listed), Some(kinds)) = (&listed, &kinds)
@@ -237,7 +237,11 @@ fn recurrent(config: &Raw) -> Result<Vec<bool>, ModelConfigError> {
 }
 
 /// Returns for each of `depth` layers true if `list` does not have its number.
-fn with_attention(config: &Raw, list: &Value, depth: usize) -> Result<Vec<bool>, ModelConfigError> {
+fn without_attention(
+    config: &Raw,
+    list: &Value,
+    depth: usize,
+) -> Result<Vec<bool>, ModelConfigError> {
     let mut recurrent = vec![true; depth];
     for number in list.as_array().into_iter().flatten() {
         let layer = number

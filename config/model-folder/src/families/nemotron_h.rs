@@ -177,9 +177,11 @@ fn layers(config: &Raw) -> Result<Vec<LayerSpec>, ModelConfigError> {
     if let Some(width) = config.size(OLDER_WIDTH)? {
         config.put("head_dim", width.into());
     }
-    let repeated = config.number(OLDER_EPS)?;
-    if repeated.is_some() && repeated != config.number(EPS)? {
-        return Err(config.wrong(OLDER_EPS, format!("and `{EPS}` differ; remove one of them")));
+    for key in [OLDER_EPS, "rms_norm_eps"] {
+        let repeated = config.number(key)?;
+        if repeated.is_some() && repeated != config.number(EPS)? {
+            return Err(config.wrong(key, format!("and `{EPS}` differ; remove one of them")));
+        }
     }
     let (config, mut attentions) = (&config, config.clone());
     attentions.put(layer_types::KEY, Value::Null);

@@ -65,6 +65,10 @@ fn older_files_read_to_the_same_model() {
         "block_out_init_scale": 1.0, "block_use_xavier_init": true,
         "conv_use_xavier_init": true, "tie_embedding": true});
     assert_eq!(good(&small(DENSE, &older)), good(&small(DENSE, &json!({}))));
+    let rope = json!({"rope_type": "default", "rope_theta": 5e6});
+    let newer = json!({"rope_theta": "(absent)", "rope_parameters": rope});
+    let both = with(newer.clone(), &json!({"theta": 5e6}));
+    assert_eq!(good(&small(DENSE, &both)), good(&small(DENSE, &newer)));
 }
 
 #[test]
@@ -125,6 +129,18 @@ fn what_is_not_served_is_refused_by_name() {
             "`block_use_swiglu`",
         ),
         (DENSE, json!({"full_attn_idxs": [1]}), "`full_attn_idxs`"),
+        (DENSE, json!({"full_attn_idxs": [4]}), "`full_attn_idxs`"),
+        (DENSE, json!({"rms_norm_eps": 1e-3}), "`rms_norm_eps`"),
+        (
+            DENSE,
+            json!({"block_ffn_dim_multiplier": 1e300}),
+            "`block_ffn_dim_multiplier`",
+        ),
+        (
+            DENSE,
+            json!({"block_ffn_dim_multiplier": 1e-9}),
+            "`block_ffn_dim_multiplier`",
+        ),
         (
             DENSE,
             json!({"layer_types": vec!["conv"; 4]}),

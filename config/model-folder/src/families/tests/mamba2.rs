@@ -147,7 +147,7 @@ fn nemotron(own: &Value) -> Value {
         "moe_intermediate_size": 28, "moe_shared_expert_intermediate_size": 56, "n_group": 1,
         "topk_group": 1, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
         "num_logits_to_keep": 1, "rescale_prenorm_residual": true, "residual_in_fp32": false,
-        "time_step_min": 0.001, "time_step_max": 0.1, "time_step_floor": 0.0001,
+        "time_step_min": 0.001, "time_step_rank": 256, "time_step_max": 0.1, "time_step_floor": 0.0001,
         "use_mamba_kernels": true, "hidden_dropout": 0.0, "sliding_window": null});
     with(with(llama(), &sizes), own)
 }
@@ -224,6 +224,14 @@ fn what_nemotron_is_not_served_with_is_refused_by_name() {
         (json!({"mlp_bias": true}), "`mlp_bias`"),
         (json!({"mamba_proj_bias": true}), "`mamba_proj_bias`"),
         (json!({"norm_eps": 1e-6}), "`norm_eps`"),
+        (json!({"rms_norm_eps": 1e-6}), "`rms_norm_eps`"),
+        (json!({"n_shared_experts": 0}), "`n_shared_experts`"),
+        // States of 2⁶⁸ elements, with few parameters.
+        (
+            json!({"hidden_size": 32, "mamba_num_heads": 1024, "mamba_head_dim": 1 << 28,
+                "ssm_state_size": (1_u32 << 31) - 16, "n_groups": 1}),
+            "`hidden_size`",
+        ),
         (json!({"another_key": 3}), "`another_key`"),
     ] {
         let error = load(&nemotron(&own)).expect_err("refused");
