@@ -191,13 +191,19 @@ pub fn cached(answer: &Completion) -> u32 {
     answer.finish.as_ref().unwrap().usage.cached_tokens
 }
 
-/// Requests that come one after the other, each when the one before has ended.
-pub fn in_turn(requests: impl IntoIterator<Item = Request>) -> Vec<Job> {
+/// Requests to an engine of that setup that come one after the other, each when the one before has
+/// ended.
+pub fn in_turn(setup: &Setup, requests: impl IntoIterator<Item = Request>) -> Vec<Job> {
+    // Chunks end at the ends of pages. So two steps take in at least the tokens of one chunk.
+    let steps = |tokens: usize| match setup.chunk {
+        Some(chunk) => 2 * tokens.div_ceil(chunk as usize),
+        None => 1,
+    };
     let mut arrival = 0;
     let job = |request: Request| {
         let at = arrival;
-        // A step for each token, if nothing is drafted, and for each chunk.
-        arrival += 8 + request.max_new_tokens as usize + request.input_ids.len() / CHUNK as usize;
+        // A step for each token, if nothing is drafted, and those of the prompt.
+        arrival += 8 + request.max_new_tokens as usize + steps(request.input_ids.len());
         Job {
             request,
             arrival: at,

@@ -44,7 +44,10 @@ fn ask_in_turn(
     setup: &Setup,
     requests: &[Request],
 ) -> (Vec<u32>, u64, Compared) {
-    let (jobs, expected) = (in_turn(requests.to_vec()), answers(plain, setup, requests));
+    let (jobs, expected) = (
+        in_turn(setup, requests.to_vec()),
+        answers(plain, setup, requests),
+    );
     let (mut hits, mut accepted) = (Vec::new(), 0);
     let compared = plain.check(
         setup,
@@ -100,7 +103,7 @@ fn a_step_without_drafts_goes_on_behind_accepted_ones() {
     for speculation in DRAFTS {
         let setup = drafting(speculation, 16);
         let (jobs, expected) = (
-            in_turn(requests.clone()),
+            in_turn(&setup, requests.clone()),
             answers(&mut plain, &setup, &requests),
         );
         let (mut step, mut accepted) = (0, 0);
@@ -209,7 +212,7 @@ fn rows_of_a_batch_have_drafts_of_other_lengths() {
     for speculation in DRAFTS {
         let setup = drafting(speculation, 16);
         let expected = answers(&mut plain, &setup, &requests);
-        let mut jobs = in_turn(requests.clone());
+        let mut jobs = in_turn(&setup, requests.clone());
         jobs.iter_mut().for_each(|job| job.arrival = 0);
         let mut accepted = 0;
         let compared = plain.check(
