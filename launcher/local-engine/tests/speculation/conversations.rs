@@ -27,9 +27,9 @@ use crate::{
 pub const DENSE: Layers = Layers::Fixture("qwen3_5");
 pub const EXPERTS: Layers = Layers::Fixture("qwen3_5_moe");
 
-/// Tokens of chunks of plain decoding: it has states at these positions of prompts, and at all of
-/// outputs.
-const CHUNK: i64 = 32;
+/// Tokens of chunks of plain decoding: it has states at all multiples in prompts, and at all
+/// positions of outputs. So it has one wherever a copy is at the end of a page of 16 tokens.
+const CHUNK: i64 = 16;
 
 /// Returns `count` tokens that each fixture has, others for each seed.
 pub fn words(seed: u32, count: usize) -> Vec<u32> {
