@@ -102,9 +102,9 @@ fn bfloat16() {
     }
 }
 
-/// Mixtures of experts, latent attention and the delta rule run on GPUs. Weights in 8-bit floats don't, nor do experts
-/// of 28 columns that four ranks divide, and some layers, and the start says so before anything is
-/// loaded.
+/// Mixtures of experts, latent attention and the delta rule run on GPUs. Weights in 8-bit floats
+/// don't, nor do experts of 28 columns that four ranks divide, and some layers, and the start says
+/// so before anything is loaded.
 #[test]
 fn gpus_serve_most_layers_and_refuse_others_by_name() {
     for (name, ranks, why) in [

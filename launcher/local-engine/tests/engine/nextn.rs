@@ -85,17 +85,25 @@ fn drafts_of_the_own_layer_change_no_bit() {
 }
 
 /// A trained hybrid on two ranks writes what the reference writes, and accepts as many drafts of
-/// its own layer in as many rounds.
+/// its own layer in as many rounds, for each depth that the reference has.
 #[test]
 fn the_demo_hybrid_writes_its_goldens() {
-    let setup = Setup {
-        model: "models/lockstep-demo-8m-hybrid".into(),
-        running: 4,
-        tokens: 2048,
-        own_drafts: Some([3, 1, 4]),
-        ..Setup::demo(Dtype::Float32, 2)
-    };
     let prompts = goldens::hybrid();
+    for steps in [1, 3, 7] {
+        let setup = Setup {
+            model: "models/lockstep-demo-8m-hybrid".into(),
+            running: 4,
+            tokens: 2048,
+            own_drafts: Some([steps, 1, steps + 1]),
+            ..Setup::demo(Dtype::Float32, 2)
+        };
+        writes_goldens(&setup, &prompts, &steps.to_string());
+    }
+}
+
+/// Compares answers with goldens, and the figures of their drafts with those that the reference has
+/// for `steps`.
+fn writes_goldens(setup: &Setup, prompts: &[Hybrid], steps: &str) {
     let one = |prompt: &Hybrid| {
         let ids = &prompt.golden.prompt_ids;
         reported(ids, goldens::MAX_NEW, SamplingParams::greedy(), None)
@@ -112,7 +120,11 @@ fn the_demo_hybrid_writes_its_goldens() {
         }
         let drafts = answer.finish.and_then(|finish| finish.speculation);
         let drafts = drafts.expect("figures of drafts");
-        assert_eq!(drafts.verify_steps as usize, accepted["3"].len());
+        let rounds = &accepted[steps];
+        assert_eq!(drafts.verify_steps as usize, rounds.len(), "{steps} steps");
+        // Neither count is cut at the end of the text.
+        let sum: u32 = rounds.iter().sum();
+        assert_eq!(drafts.accepted_tokens(), sum, "{steps} steps");
     }
 }
 

@@ -27,9 +27,9 @@ use crate::{
 pub const DENSE: Layers = Layers::Fixture("qwen3_5");
 pub const EXPERTS: Layers = Layers::Fixture("qwen3_5_moe");
 
-/// Tokens of chunks of plain decoding: it has states at these positions of prompts, and at all of
-/// outputs.
-const CHUNK: i64 = 32;
+/// Tokens of chunks of plain decoding: it has states at all multiples in prompts, and at all
+/// positions of outputs. So it has one wherever a copy is at the end of a page of 16 tokens.
+const CHUNK: i64 = 16;
 
 /// Returns `count` tokens that each fixture has, others for each seed.
 pub fn words(seed: u32, count: usize) -> Vec<u32> {
@@ -191,13 +191,19 @@ pub fn cached(answer: &Completion) -> u32 {
     answer.finish.as_ref().unwrap().usage.cached_tokens
 }
 
-/// Requests that come one after the other, each when the one before has ended.
-pub fn in_turn(requests: impl IntoIterator<Item = Request>) -> Vec<Job> {
+/// Requests to an engine of that setup that come one after the other, each when the one before has
+/// ended.
+pub fn in_turn(setup: &Setup, requests: impl IntoIterator<Item = Request>) -> Vec<Job> {
+    // Chunks end at the ends of pages. So two steps take in at least the tokens of one chunk.
+    let steps = |tokens: usize| match setup.chunk {
+        Some(chunk) => 2 * tokens.div_ceil(chunk as usize),
+        None => 1,
+    };
     let mut arrival = 0;
     let job = |request: Request| {
         let at = arrival;
-        // A step for each token, if nothing is drafted, and for each chunk.
-        arrival += 8 + request.max_new_tokens as usize + request.input_ids.len() / CHUNK as usize;
+        // A step for each token, if nothing is drafted, and those of the prompt.
+        arrival += 8 + request.max_new_tokens as usize + steps(request.input_ids.len());
         Job {
             request,
             arrival: at,

@@ -2,11 +2,12 @@
 //!
 //! | Bug | Reported as | Test |
 //! |---|---|---|
-//! | records laid out by the tier that runs, instead of by the allocation | sglang#23331 | `another_depth_in_every_step_changes_no_bit` in [`crate::hybrid`] |
+//! | records laid out by the tier that runs, instead of by the allocation | sglang#23331 | states by `no_setting_changes_a_bit_of_texts_and_states` in [`crate::recurrent_matrix`], texts by `another_depth_in_every_step_changes_no_bit` in [`crate::hybrid`] |
 //! | memory planned without room for what is verified | vllm#57721 | `records_are_charged_for_the_largest_tier` in `lockstep-config` |
 //! | all others | named at each test | here |
 //!
-//! Each text, and each recurrent state that a step leaves, is compared with plain decoding.
+//! Each text is compared with plain decoding, and so is each recurrent state that a step leaves,
+//! wherever plain decoding has that state.
 
 use lockstep_local_engine::Completion;
 use lockstep_types::request::Request;
@@ -37,38 +38,59 @@ fn answers(plain: &mut Plain, setup: &Setup, requests: &[Request]) -> Vec<Comple
     requests.iter().map(of).collect()
 }
 
-/// Asks requests one after the other. Returns the cached tokens of each prompt, the number of
-/// accepted drafts and the states that were compared.
-fn ask_in_turn(
-    plain: &mut Plain,
-    setup: &Setup,
-    requests: &[Request],
-) -> (Vec<u32>, u64, Compared) {
-    let (jobs, expected) = (in_turn(requests.to_vec()), answers(plain, setup, requests));
-    let (mut hits, mut accepted) = (Vec::new(), 0);
+/// What requests met that came one after the other.
+#[derive(Debug, Default)]
+struct Asked {
+    /// Cached tokens of each prompt.
+    hits: Vec<u32>,
+    /// Drafts that were accepted.
+    accepted: u64,
+    /// Positions for which rows had drafts and none was accepted. Rows whose request had ended do
+    /// not count.
+    refused: u64,
+    compared: Compared,
+}
+
+/// Asks requests one after the other.
+fn ask_in_turn(plain: &mut Plain, setup: &Setup, requests: &[Request]) -> Asked {
+    let expected = answers(plain, setup, requests);
+    let jobs = in_turn(setup, requests.to_vec());
+    let mut asked = Asked::default();
     let compared = plain.check(
         setup,
         (&jobs, &expected),
         |_| {},
         |engine, found| {
-            hits = found.iter().map(cached).collect();
-            accepted = engine.speculation().accepted_tokens;
+            let drafts = engine.speculation();
+            let [proposed, accepted] =
+                [&drafts.proposed, &drafts.accepted].map(|rows| rows.iter().sum::<u64>());
+            asked.hits = found.iter().map(cached).collect();
+            asked.accepted = drafts.accepted_tokens;
+            asked.refused = proposed - accepted;
         },
     );
-    (hits, accepted, compared)
+    asked.compared = compared;
+    asked
 }
 
 /// A draft layer's constructor changed the configuration that the target shares
 /// (sgl-project/sglang#23330).
 #[test]
 fn a_draft_layer_leaves_its_model_as_it_is() {
+    let mut plain = Plain::default();
     for layers in [DENSE, EXPERTS] {
-        let without = plain(layers, ONE);
-        let with = Setup {
+        let setup = Setup {
             layers,
             ..drafting(DRAFTS[0], 16)
         };
-        assert_eq!(with.config().model, without.config().model);
+        // The layer is loaded for a request without drafts too.
+        let requests = [Some(0), None].map(|most| {
+            let mut request = ask(&words(1, 40), 24);
+            request.generation.max_draft_steps = most;
+            request
+        });
+        let Asked { compared, .. } = ask_in_turn(&mut plain, &setup, &requests);
+        assert!(compared.live > 20, "{setup:?} {compared:?}");
     }
 }
 
@@ -85,9 +107,10 @@ fn cached_states_of_outputs_are_of_accepted_tokens() {
             let second = [&first.input_ids[..], &text, &words(2, 9)].concat();
             [first, ask(&second, 8)]
         });
-        let (hits, accepted, compared) = ask_in_turn(&mut plain, &setup, &turns.concat());
-        assert_eq!(hits, [0, 256].repeat(3), "{setup:?}");
-        assert!(accepted > 0 && compared.kept > 3, "{setup:?} {compared:?}");
+        let asked = ask_in_turn(&mut plain, &setup, &turns.concat());
+        assert_eq!(asked.hits, [0, 256].repeat(3), "{setup:?}");
+        let met = asked.accepted > 0 && asked.compared.kept > 3;
+        assert!(met, "{setup:?} {asked:?}");
     }
 }
 
@@ -100,7 +123,7 @@ fn a_step_without_drafts_goes_on_behind_accepted_ones() {
     for speculation in DRAFTS {
         let setup = drafting(speculation, 16);
         let (jobs, expected) = (
-            in_turn(requests.clone()),
+            in_turn(&setup, requests.clone()),
             answers(&mut plain, &setup, &requests),
         );
         let (mut step, mut accepted) = (0, 0);
@@ -128,7 +151,7 @@ fn a_text_between_two_others_poisons_no_cache() {
     let requests = [&one, &other, &one, &other, &one].map(Clone::clone);
     for (speculation, page) in DRAFTS.into_iter().zip([16, 1, 4, 16]) {
         let setup = drafting(speculation, page);
-        let (hits, accepted, _) = ask_in_turn(&mut plain, &setup, &requests);
+        let Asked { hits, accepted, .. } = ask_in_turn(&mut plain, &setup, &requests);
         assert!(hits[2..].iter().all(|hit| *hit > 70), "{setup:?} {hits:?}");
         assert!(accepted > 0, "{setup:?}");
     }
@@ -161,13 +184,14 @@ fn a_hit_ends_at_its_state() {
             speculation,
             ..drafting(DRAFTS[0], 16)
         };
-        let (hits, ..) = ask_in_turn(&mut plain, &setup, &requests);
+        let Asked { hits, compared, .. } = ask_in_turn(&mut plain, &setup, &requests);
         // What the own layer keeps of a position depends on the next token too. So a text that
         // parts at a state's very position has one page less, and no state before it.
         let pairs = matches!(speculation, Some((Algorithm::Nextn, _)));
         let at = |position: u32| if pairs { 0 } else { position };
         let expected = [0, 128, 112, at(112), 0, 80, 80, at(80)];
         assert_eq!(hits, expected, "{setup:?}");
+        assert!(compared.kept > 0, "{setup:?} {compared:?}");
     }
 }
 
@@ -187,7 +211,7 @@ fn drafts_leave_hits_as_they_are() {
                 speculation,
                 ..drafting(DRAFTS[0], page)
             };
-            let (hits, ..) = ask_in_turn(&mut plain, &setup, &requests);
+            let Asked { hits, .. } = ask_in_turn(&mut plain, &setup, &requests);
             assert!(hits[3..].iter().all(|hit| *hit > 50), "{setup:?} {hits:?}");
             let without = without.get_or_insert_with(|| hits.clone());
             assert_eq!(hits, *without, "{setup:?}");
@@ -209,7 +233,7 @@ fn rows_of_a_batch_have_drafts_of_other_lengths() {
     for speculation in DRAFTS {
         let setup = drafting(speculation, 16);
         let expected = answers(&mut plain, &setup, &requests);
-        let mut jobs = in_turn(requests.clone());
+        let mut jobs = in_turn(&setup, requests.clone());
         jobs.iter_mut().for_each(|job| job.arrival = 0);
         let mut accepted = 0;
         let compared = plain.check(
@@ -222,33 +246,58 @@ fn rows_of_a_batch_have_drafts_of_other_lengths() {
     }
 }
 
+/// Returns a request whose text has `length` tokens. It ends by `max_new_tokens`, or by a stop
+/// token that the text has at its end alone. Each length and each kind of end has another prompt.
+/// Returns `None` if no prompt was found whose text has such a token.
+fn ending(plain: &mut Plain, setup: &Setup, length: usize, by_stop: bool) -> Option<Request> {
+    let seed = 16 * length as u32;
+    if !by_stop {
+        return Some(ask(&words(seed, 240), length as u32));
+    }
+    (seed + 1..seed + 9).find_map(|seed| {
+        let mut request = ask(&words(seed, 240), 40);
+        let text = plain.answer(setup, &request).token_ids;
+        let (before, stop) = (&text[..length - 1], text[length - 1]);
+        request.generation.sampling.stop_token_ids = vec![stop];
+        (!before.contains(&stop)).then_some(request)
+    })
+}
+
 /// A copy of a state was kept behind the end of a text, whose last drafts were beyond its stop
 /// (sgl-project/sglang#35694). Texts end around the position at which states of outputs are kept,
-/// by their length and by a stop token.
+/// by their length and by a stop token. One is so long that its copy is kept.
 #[test]
 fn texts_that_end_inside_drafts_are_gone_on_with() {
     let mut plain = Plain::default();
-    let start = ask(&words(1, 240), 40);
-    let text = plain.answer(&drafting(DRAFTS[0], 16), &start).token_ids;
-    let mut requests = Vec::new();
-    for length in 13..=19 {
-        let mut first = start.clone();
-        if length % 2 == 0 {
-            first.max_new_tokens = length as u32;
-        } else {
-            let stop = text[length - 1];
-            first.generation.sampling.stop_token_ids = vec![stop];
-        }
-        let answer = plain.answer(&drafting(DRAFTS[0], 16), &first).token_ids;
-        let second = [&first.input_ids[..], &answer, &words(length as u32, 5)].concat();
+    let (of_any, mut requests, mut stopped) = (drafting(DRAFTS[0], 16), Vec::new(), 0);
+    let ends = (13..=19).flat_map(|length| [(length, false), (length, true)]);
+    for (length, by_stop) in ends.chain([(40, false)]) {
+        let Some(first) = ending(&mut plain, &of_any, length, by_stop) else {
+            continue;
+        };
+        let answer = plain.answer(&of_any, &first);
+        let end = answer.finish.unwrap().matched_token;
+        assert_eq!(answer.token_ids.len(), length);
+        assert_eq!(end.is_some(), by_stop, "{length} tokens");
+        stopped += u32::from(by_stop);
+        let own = words(length as u32, 5);
+        let second = [&first.input_ids[..], &answer.token_ids, &own].concat();
         requests.extend([first, ask(&second, 12)]);
     }
+    assert!(stopped > 2, "{stopped}");
     let mut accepted = 0;
     for (speculation, page) in DRAFTS.into_iter().zip([16, 1, 1, 16]) {
         let setup = drafting(speculation, page);
-        let (hits, taken, _) = ask_in_turn(&mut plain, &setup, &requests);
-        assert!(hits[1..].iter().all(|hit| *hit > 200), "{setup:?} {hits:?}");
-        accepted += taken;
+        let asked = ask_in_turn(&mut plain, &setup, &requests);
+        for hits in asked.hits.chunks_exact(2) {
+            assert!(hits[0] == 0 && hits[1] > 200, "{setup:?} {asked:?}");
+        }
+        if page == 16 {
+            // Behind the prompt, whose last copy is at 224.
+            assert_eq!(asked.hits.last(), Some(&256), "{setup:?} {asked:?}");
+        }
+        assert!(asked.compared.kept > 0, "{setup:?} {asked:?}");
+        accepted += asked.accepted;
     }
     assert!(accepted > 0);
 }
@@ -261,10 +310,9 @@ fn states_behind_refused_drafts_are_those_of_plain_decoding() {
     let requests = [1, 2, 3].map(|seed| ask(&words(seed, 9), 40));
     for speculation in DRAFTS {
         let setup = drafting(speculation, 16);
-        let (_, accepted, compared) = ask_in_turn(&mut plain, &setup, &requests);
-        // Most steps refuse a draft.
-        assert!((1..90).contains(&accepted), "{setup:?} {accepted}");
-        assert!(compared.live > 30, "{setup:?} {compared:?}");
+        let asked = ask_in_turn(&mut plain, &setup, &requests);
+        let met = asked.accepted > 0 && asked.refused > 0 && asked.compared.live > 30;
+        assert!(met, "{setup:?} {asked:?}");
     }
 }
 
@@ -292,7 +340,7 @@ fn idle_dp_ranks_take_part() {
         assert_eq!(setup.form(), form);
         // One request at a time, so that the other DP rank has none.
         let requests = [1, 2, 1].map(|seed| ask(&words(seed, 40), 24));
-        let (_, _, compared) = ask_in_turn(&mut plain, &setup, &requests);
+        let Asked { compared, .. } = ask_in_turn(&mut plain, &setup, &requests);
         assert!(compared.live > 20, "{setup:?} {compared:?}");
     }
 }

@@ -1,7 +1,9 @@
 //! A recurrent model in an orthogonal array of settings: sizes of chunks and pages, drafts, ranks
 //! and DP ranks, and depths that change in every step. In each row prompts part at states, one
 //! token beside them, and within pages, cold and warm. Texts have the bits of plain decoding, and
-//! so has each state that a step leaves.
+//! so has each state that a step leaves, wherever plain decoding has that state.
+
+use std::collections::BTreeSet;
 
 use lockstep_types::request::Request;
 
@@ -27,14 +29,15 @@ const PAGES: [usize; LEVELS] = [1, 16, 64, 1, 16];
 /// States beside those of running requests: too few for all prompts, or enough.
 const SPARE_STATES: [usize; LEVELS] = [2, 64, 3, 64, 64];
 
-/// The settings of row `(a, b)`. Over all rows every pair of values of two columns meets: each
-/// column is another line through the square of rows.
+/// The settings of row `(a, b)`. Over all rows every pair of values of two columns meets, but for a
+/// policy without drafts ([`every_pair_meets`] counts them). Columns are lines through the square
+/// of rows, each of another slope. Overlap and policy are no lines, as all slopes are taken.
 fn row(a: usize, b: usize) -> Setup {
     let line = |slope: usize| (a + slope * b) % LEVELS;
     let (tp, dp) = SPLITS[line(1)];
     let layers = if line(4) == 0 { EXPERTS } else { DENSE };
     let speculation = DRAFTS[b];
-    let changes = speculation.is_some() && line(3) % 2 == 0;
+    let changes = speculation.is_some() && a * b % LEVELS % 2 == 0;
     let form = Form {
         bf16: false,
         tp,
@@ -46,7 +49,7 @@ fn row(a: usize, b: usize) -> Setup {
         policy: changes.then_some(Policy::Restless),
         page: PAGES[line(2)],
         spare_states: SPARE_STATES[line(3)],
-        overlap: line(4) % 2 == 0,
+        overlap: (a / 2 + b) % 2 == 0,
         radix: true,
         ..plain(layers, form)
     }
@@ -70,7 +73,7 @@ fn check(plain: &mut Plain, setup: &Setup) -> (u32, u64, Compared) {
     let once = prompts(setup.page);
     let requests = [once.clone(), once].concat();
     let expected: Vec<_> = requests.iter().map(|of| plain.answer(setup, of)).collect();
-    let mut jobs = in_turn(requests);
+    let mut jobs = in_turn(setup, requests);
     if setup.dp == 1 {
         // Several at once. With DP ranks all but one are idle instead.
         jobs.iter_mut().for_each(|job| job.arrival /= 4);
@@ -102,4 +105,48 @@ fn no_setting_changes_a_bit_of_texts_and_states() {
         }
     }
     assert!(taken > 100, "{taken}");
+}
+
+/// Number of columns.
+const COLUMNS: usize = 8;
+/// Columns of the drafts and of the policy that changes their depth.
+const DRAFTS_AND_POLICY: [usize; 2] = [1, 7];
+
+/// Returns the values of a row by column.
+fn values(setup: &Setup) -> [String; COLUMNS] {
+    [
+        format!("{:?}", setup.chunk),
+        format!("{:?}", setup.speculation),
+        format!("{:?}", (setup.tp, setup.dp)),
+        format!("{:?}", setup.page),
+        format!("{:?}", setup.spare_states),
+        format!("{:?}", setup.layers),
+        format!("{:?}", setup.overlap),
+        format!("{:?}", setup.policy),
+    ]
+}
+
+#[test]
+fn every_pair_meets() {
+    let mut rows = Vec::new();
+    for a in 0..LEVELS {
+        for b in 0..LEVELS {
+            rows.push(values(&row(a, b)));
+        }
+    }
+    let kinds = |columns: &[usize]| {
+        let of = |row: &[String; COLUMNS]| -> Vec<String> {
+            columns.iter().map(|at| row[*at].clone()).collect()
+        };
+        rows.iter().map(of).collect::<BTreeSet<_>>().len()
+    };
+    for other in 0..COLUMNS {
+        assert!(kinds(&[other]) > 1, "column {other}");
+        for one in 0..other {
+            // A policy has no depth to change if nothing is drafted.
+            let impossible = usize::from([one, other] == DRAFTS_AND_POLICY);
+            let pairs = kinds(&[one]) * kinds(&[other]) - impossible;
+            assert_eq!(kinds(&[one, other]), pairs, "columns {one} and {other}");
+        }
+    }
 }

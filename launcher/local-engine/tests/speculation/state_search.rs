@@ -264,7 +264,9 @@ fn no_case_of_the_state_search_goes_wrong() {
         }
         outcome.map_err(|panic| {
             *plain = Plain::default();
-            let said = panic.downcast_ref::<String>().cloned();
+            let literal = panic.downcast_ref::<&str>();
+            let literal = literal.map(|said| (*said).to_owned());
+            let said = panic.downcast_ref::<String>().cloned().or(literal);
             TestCaseError::fail(said.unwrap_or_default())
         })
     });

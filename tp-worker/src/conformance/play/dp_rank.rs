@@ -250,8 +250,7 @@ impl DpRank {
     }
 }
 
-/// Returns the number of a request's pages that another request with a text that begins with
-/// `theirs` reads.
+/// Returns how many pages of a text `theirs` another request with `tokens` may read.
 fn shared_pages(theirs: &[u32], tokens: &[u32]) -> usize {
     let pairs = theirs.iter().zip(tokens);
     let common = pairs.take_while(|(one, other)| one == other).count();
@@ -265,7 +264,7 @@ fn copy_for(request: usize) -> u32 {
 }
 
 /// Returns the states that a request keeps for those that share its pages, in the order of their
-/// positions. A position is another one for each.
+/// positions. No two of those may go on from one position.
 fn copies_of(requests: &[Request], request: usize) -> Vec<StateKeep> {
     let sharing = requests.iter().enumerate();
     let sharing = sharing.filter(|(_, other)| other.shares == Some(request));
@@ -275,5 +274,9 @@ fn copies_of(requests: &[Request], request: usize) -> Vec<StateKeep> {
     };
     let mut copies: Vec<StateKeep> = sharing.map(copy).collect();
     copies.sort_unstable_by_key(|copy| copy.position);
+    assert!(
+        copies.is_sorted_by(|one, next| one.position < next.position),
+        "two requests go on from one position of request {request}"
+    );
     copies
 }
