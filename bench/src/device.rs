@@ -41,7 +41,8 @@ pub struct Args {
     /// Also append each figure to this file, as a line of JSON, as soon as it is there.
     #[arg(long, value_name = "FILE")]
     lines: Option<PathBuf>,
-    /// Rows of each product of the model; of the output head up to 512.
+    /// Rows of each product of the model; of the output head up to 512, of recurrent layers
+    /// up to 256.
     #[arg(
         long,
         value_delimiter = ',',

@@ -22,7 +22,7 @@ struct ExpertProduct {
     unsigned aligned;           // rows begin at multiples of 16 bytes
     float limit, alpha;         // where gates are CLAMPED
 };
-constexpr unsigned CLAMPED = 3;
+constexpr unsigned CLAMPED = 1u << 31;     // no `Activation`
 
 // What an expert's gate lets through. Clamped, both are bounded, and the gate goes through
 // x · σ(alpha · x) and times one more than the other.

@@ -15,7 +15,7 @@ use crate::passes::{Inputs, Lists};
 use crate::tensors::{Element, left, share, whole};
 
 /// Memory without a size that is known before: code of kernels, cuBLASLt's too, which is loaded
-/// at its first use; lists of experts' addresses; and the unused ends of units.
+/// at its first use; lists of matrices' addresses; and the unused ends of units.
 const RESERVE: u64 = 64 << 20;
 
 /// Bytes kept free for each recorded pass. This is a bound that graphs should keep within;

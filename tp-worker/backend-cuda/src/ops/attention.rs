@@ -52,6 +52,8 @@ pub struct Attention {
     cached: Element,
     operand: Element,
     multiprocessors: u32,
+    /// Blocks of `attend` that a multiprocessor runs at once.
+    at_once: u32,
     rotate_and_store: Kernel<Heads>,
     copy_cells: Kernel<CopyCells>,
     copy_accepted: Kernel<CopyAccepted>,
@@ -94,6 +96,7 @@ impl Attention {
             cached,
             operand,
             multiprocessors: context.gpu().multiprocessors(),
+            at_once: blocks_at_once(shape, cached, context.gpu().shared_memory()),
             fetches_ahead: context.switches().fetches_ahead,
             rotate_and_store: cells.kernel("rotate_and_store", THREADS, 0)?,
             copy_cells: cells.kernel("copy_cells", THREADS, 0)?,
@@ -139,7 +142,7 @@ impl Attention {
             // With this many tiles the device is busy without splitting them.
             split_tiles: self.multiprocessors / kv_heads,
             least_wide: self.least_wide(inputs).unwrap_or(u32::MAX),
-            blocks: self.shared(blocks_at_once(&self.shape, self.cached)),
+            blocks: self.shared(self.at_once),
             wide_blocks: self
                 .wide
                 .as_ref()
@@ -220,8 +223,8 @@ impl Attention {
             if let (Some((wide, kernel)), Some(_)) = (&self.wide, self.least_wide(inputs)) {
                 kernel.launch(stream, grid(wide.at_once), &parameters)?;
             }
-            let at_once = blocks_at_once(shape, self.cached);
-            self.attend.launch(stream, grid(at_once), &parameters)?;
+            self.attend
+                .launch(stream, grid(self.at_once), &parameters)?;
         }
         self.merge_parts(stream, inputs, work, sinks, out)
     }

@@ -116,6 +116,8 @@ pub struct Inputs {
     drafts: Option<DraftShape>,
     /// States and records of recurrent layers that the batch names.
     named: states::Named,
+    /// Least limits of the states that batches were used with.
+    least: states::Least,
     /// Space for numbers of states.
     numbers: Vec<u32>,
     /// Number of the batch, which no other batch of this process has.
@@ -147,6 +149,7 @@ impl Inputs {
             counts: [0; 4],
             drafts: None,
             named: states::Named::default(),
+            least: states::Least::default(),
             numbers: Vec::with_capacity(most_named(&limits)),
             number: 0,
         })
@@ -166,9 +169,15 @@ impl Inputs {
     /// [`CudaError::Driver`].
     ///
     /// # Panics
-    /// The panics of [`InputLimits::expect`].
+    /// The panics of [`InputLimits::expect`]. Panics if the batch lacks states, or names some that
+    /// layers that batches were used with before do not have.
     pub fn stage(&mut self, stream: &Stream, batch: &Batch<'_>) -> Result<(), CudaError> {
         self.limits.expect(batch);
+        let named = states::Named::of(batch, &mut self.numbers);
+        // A pass that is repeated does not ask again.
+        if let Some(least) = self.least.limits() {
+            named.expect(&least);
+        }
         self.turn = (self.turn + 1) % STAGES;
         let stage = &mut self.stages[self.turn];
         let (groups, page_size) = (self.limits.groups, self.limits.page_size);
@@ -181,7 +190,7 @@ impl Inputs {
             batch.choices.choices.len(),
         ];
         self.drafts = batch.draft_shape();
-        self.named = states::Named::of(batch, &mut self.numbers);
+        self.named = named;
         self.renumber();
         Ok(())
     }
@@ -304,10 +313,13 @@ impl Inputs {
             .as_ref()
             .expect("trees are drafted where there is room")
     }
+    /// Later batches are held against `limits` when they are staged.
+    ///
     /// # Panics
     /// Panics if the batch has no states, or names what layers of `limits` do not have.
     pub(crate) fn expect_states(&self, limits: &StateLimits) {
         self.named.expect(limits);
+        self.least.note(limits);
     }
     /// Largest batch that there is room for.
     pub fn limits(&self) -> &InputLimits {

@@ -25,6 +25,7 @@ pub struct Gpu {
     capability: Version,
     multiprocessors: u32,
     block_memory: usize,
+    shared_memory: usize,
     memory: usize,
 }
 
@@ -54,6 +55,7 @@ impl Gpu {
         // SAFETY: the device is one that the driver named.
         let memory = unsafe { result::device::total_mem(device) };
         let block_memory = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let shared_memory = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR;
         Ok(Self {
             device,
             ordinal,
@@ -62,6 +64,7 @@ impl Gpu {
             capability,
             multiprocessors: ask(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             block_memory: ask(block_memory)? as usize,
+            shared_memory: ask(shared_memory)? as usize,
             memory: memory.map_err(driver("cuDeviceTotalMem"))?,
         })
     }
@@ -148,6 +151,11 @@ impl Gpu {
     /// Largest size of a block's shared memory, in bytes.
     pub fn block_memory(&self) -> usize {
         self.block_memory
+    }
+
+    /// Shared memory of a multiprocessor, which its blocks divide among them, in bytes.
+    pub fn shared_memory(&self) -> usize {
+        self.shared_memory
     }
 
     /// Bytes of the GPU's memory.

@@ -23,7 +23,7 @@ pub struct CudaMatrix {
     memory: MatrixMemory,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
-    /// Addresses of the matrices of all experts of which this is the first.
+    /// Addresses of the matrices, of all experts or heads, of which this is the first.
     list: OnceLock<Buffer<u64>>,
 }
 
@@ -77,7 +77,7 @@ impl CudaMatrix {
         }
     }
 
-    /// Address of a list, on the device, of the addresses of `experts`. The first call brings the
+    /// Address of a list, on the device, of the addresses of `matrices`. The first call brings the
     /// list there, for as long as the first matrix lives. So it must not come while a graph is
     /// recorded, and it does not, since every pass runs once before.
     ///
@@ -86,22 +86,25 @@ impl CudaMatrix {
     ///
     /// # Panics
     /// Panics if there is no matrix, if shapes differ, or if the first one began another list.
-    pub(crate) fn addresses(stream: &Stream, experts: &[Self]) -> Result<u64, CudaError> {
-        let first = &experts[0];
+    pub(crate) fn addresses(stream: &Stream, matrices: &[Self]) -> Result<u64, CudaError> {
+        let first = &matrices[0];
         let list = match first.list.get() {
             Some(list) => list,
             None => {
                 let shape = |one: &Self| (one.rows, one.cols, one.form);
                 let alike = |one: &Self| shape(one) == shape(first);
-                assert!(experts.iter().all(alike), "experts have one shape and form");
-                let addresses: Vec<u64> = experts.iter().map(Self::address).collect();
+                assert!(
+                    matrices.iter().all(alike),
+                    "matrices of a list have one shape and form"
+                );
+                let addresses: Vec<u64> = matrices.iter().map(Self::address).collect();
                 let context = stream.context();
-                let mut list = Buffer::new(context, addresses.len(), "addresses of experts")?;
+                let mut list = Buffer::new(context, addresses.len(), "addresses of matrices")?;
                 stream.upload_to_stay(&addresses, &mut list)?;
                 first.list.get_or_init(|| list)
             }
         };
-        assert!(list.len() == experts.len(), "experts have one list");
+        assert!(list.len() == matrices.len(), "a matrix begins one list");
         Ok(list.address())
     }
 

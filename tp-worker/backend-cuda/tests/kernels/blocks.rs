@@ -215,7 +215,11 @@ fn norms_over_all_heads_are_those_of_plain_loops() {
 #[test]
 fn activations_without_gates_are_those_of_plain_loops() {
     for_all(|gpu, operations, element, noise| {
-        for activation in [Activation::Silu, Activation::GeluTanh] {
+        for activation in [
+            Activation::Silu,
+            Activation::GeluTanh,
+            Activation::ReluSquared,
+        ] {
             let (rows, width) = (1 + noise.below(4), noise.width());
             let x: Vec<f32> = noise.floats(rows * width).iter().map(|x| 4.0 * x).collect();
             let on_device = gpu.floats(Element::F32, &x);

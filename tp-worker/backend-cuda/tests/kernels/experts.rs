@@ -1,6 +1,7 @@
 //! Mixtures of experts: routes, products of each expert with the rows that chose it, weighed sums.
 
 mod elsewhere;
+mod gates;
 
 use std::ops::Range;
 
@@ -131,7 +132,8 @@ struct Loaded {
 
 impl Case {
     /// Makes `rows` rows. Every third row prefers the first experts, so that some experts have
-    /// many rows and others none. Multiples of five have clamped gates and biases.
+    /// many rows and others none. Multiples of five have clamped gates and biases, other multiples
+    /// of eleven have GELU.
     fn new(
         element: Element,
         (rows, count, active): (usize, usize, usize),
@@ -171,12 +173,13 @@ impl Case {
                 groups: None,
             },
             correction,
-            gate: match biased {
-                true => ExpertGate::Clamped {
+            gate: match (biased, rows % 11) {
+                (true, _) => ExpertGate::Clamped {
                     limit: 1.5,
                     alpha: 1.702,
                 },
-                false => ExpertGate::Silu,
+                (false, 0) => ExpertGate::GeluTanh,
+                (false, _) => ExpertGate::Silu,
             },
             biases,
             experts: (0..all).map(expert).collect(),
@@ -315,17 +318,7 @@ impl Case {
                 |at: usize| dot(x, &gate_up[at * IN..(at + 1) * IN]) + bias(0, 2 * COLUMNS, at);
             let activated = |at: usize| {
                 let (gate, up) = (column(at), column(COLUMNS + at));
-                let through = match self.gate {
-                    ExpertGate::Silu => gate / (1.0 + (-gate).exp()) * up,
-                    ExpertGate::GeluTanh => panic!("no case has such a gate"),
-                    ExpertGate::Clamped { limit, alpha } => {
-                        let (limit, alpha) = (f64::from(limit), f64::from(alpha));
-                        let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
-                        gate / (1.0 + (-alpha * gate).exp()) * (up + 1.0)
-                    }
-                    ExpertGate::Ungated(_) => panic!("GPUs refuse experts without gates"),
-                };
-                through as f32
+                gates::let_through(self.gate, gate, up) as f32
             };
             let activated: Vec<f32> = (0..COLUMNS).map(activated).collect();
             let activated = rounded(self.element, &activated);

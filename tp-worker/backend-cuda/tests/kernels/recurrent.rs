@@ -7,7 +7,7 @@ use lockstep_backend::{
     StatesShape,
 };
 use lockstep_backend_cuda::{
-    BlockOps, CollectiveOptions, CudaBackend, CudaOptions, CudaTensor, Element, Rows,
+    BlockOps, CollectiveOptions, CudaBackend, CudaOptions, CudaTensor, Element, Inputs, Rows,
 };
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, StateLimits};
@@ -26,6 +26,15 @@ const EPS: f32 = 1e-5;
 const PROMPT: usize = 11;
 const PARENTS: [Option<usize>; 5] = [None, Some(0), Some(0), Some(1), Some(2)];
 const TOKENS: usize = PROMPT + PARENTS.len();
+const STATES: StatesShape = StatesShape {
+    layers: 1,
+    recurrence: Recurrence::Delta(SHAPE),
+    limits: StateLimits {
+        states: 3,
+        records: 1,
+        nodes: PARENTS.len(),
+    },
+};
 
 /// Weights, and what each token brings.
 struct Data {
@@ -134,14 +143,14 @@ fn path(node: usize) -> Vec<usize> {
     path
 }
 
-/// Runs `tokens` as one row, and returns their output.
+/// Runs `tokens` as one row, and returns their output, and where they were staged.
 fn pass(
     gpu: &mut CudaBackend,
     states: &mut lockstep_backend_cuda::CudaStates,
     data: &Data,
     (tokens, state): (std::ops::Range<usize>, RowState),
     keeps: &[StateKeep],
-) -> Vec<f32> {
+) -> (Vec<f32>, Inputs) {
     let count = tokens.len();
     let numbers: Vec<u32> = (0..count as u32).collect();
     let masks: Vec<u64> = (0..PARENTS.len())
@@ -206,22 +215,13 @@ fn pass(
     };
     let mut space = Vec::new();
     let found = gpu.gather_to_host(Axis::Alone, &logits, owners, &mut space);
-    found.expect("values").to_vec()
+    (found.expect("values").to_vec(), inputs)
 }
 
 /// A prompt, and a tree behind the copy that it has kept of its state.
 fn texts(element: Element, seed: u64) -> (Data, Vec<f32>) {
     let (data, mut gpu) = (Data::new(seed), backend(element));
-    let states = StatesShape {
-        layers: 1,
-        recurrence: Recurrence::Delta(SHAPE),
-        limits: StateLimits {
-            states: 3,
-            records: 1,
-            nodes: PARENTS.len(),
-        },
-    };
-    let mut states = gpu.states(&states).expect("room");
+    let mut states = gpu.states(&STATES).expect("room");
     let prompt = RowState {
         fresh: true,
         commits: true,
@@ -232,19 +232,15 @@ fn texts(element: Element, seed: u64) -> (Data, Vec<f32>) {
         after: PROMPT as u32,
         state: 1,
     };
-    let mut found = pass(&mut gpu, &mut states, &data, (0..PROMPT, prompt), &[keep]);
+    let row = (0..PROMPT, prompt);
+    let (mut found, _) = pass(&mut gpu, &mut states, &data, row, &[keep]);
     gpu.copy_states(&mut states, &[(1, 2)]).expect("launches");
     let tree = RowState {
         state: 2,
         ..RowState::default()
     };
-    found.extend(pass(
-        &mut gpu,
-        &mut states,
-        &data,
-        (PROMPT..TOKENS, tree),
-        &[],
-    ));
+    let row = (PROMPT..TOKENS, tree);
+    found.extend(pass(&mut gpu, &mut states, &data, row, &[]).0);
     (data, found)
 }
 
@@ -262,6 +258,42 @@ fn the_gated_delta_rule_is_that_of_plain_arithmetic() {
             assert_close(found, &oracle(&data, &text), 4.0 * tolerance(element));
         }
     }
+}
+
+/// What a later batch names is held against the states when it is staged: a repeated pass does
+/// not ask.
+#[test]
+#[should_panic(expected = "a batch names a state that does not exist")]
+fn later_batches_name_states_that_exist() {
+    let (data, mut gpu) = (Data::new(1), backend(Element::F32));
+    let mut states = gpu.states(&STATES).expect("room");
+    let state = RowState {
+        fresh: true,
+        commits: true,
+        ..RowState::default()
+    };
+    let (_, mut inputs) = pass(&mut gpu, &mut states, &data, (0..PROMPT, state), &[]);
+    let row = Row {
+        start: 0,
+        q_len: 1,
+        kv_len: 0,
+        pages_start: 0,
+        mask: None,
+    };
+    let beyond = RowState {
+        state: STATES.limits.states as u32,
+        ..state
+    };
+    let batch = Batch {
+        tokens: &[0],
+        positions: &[0],
+        cells: &[0],
+        rows: &[row],
+        pages: &[0],
+        states: &[beyond],
+        ..Batch::default()
+    };
+    gpu.stage(&batch, &mut inputs).expect("a copy");
 }
 
 /// An output gate for each column, and one for all of a row. Rows that are not there stay.

@@ -205,8 +205,9 @@ pub trait Ops: Memory {
     /// of a row are those of the [`Experts::active`] largest weights, corrected if there is a
     /// correction, of equal ones the lower; and the shared ones. Where experts are in groups, a row
     /// chooses groups first, likewise, and its experts are of these. Then
-    /// `out = Σ weight · down(f(gate(x), up(x)))`, with weights times [`Experts::scales`], over those of them that are here, with the
-    /// function [`Experts::gate`], added by ascending expert; zero if none is here.
+    /// `out = Σ weight · down(f(gate(x), up(x)))` over those of them that are here, with the
+    /// function [`Experts::gate`], added by ascending expert; zero if none is here. A weight is
+    /// multiplied by its expert's factor of [`Experts::scales`], if there are some.
     ///
     /// Devices of which [`Memory::serves_format`] serves matrices of [`MatrixRole::Router`] have
     /// the operation.

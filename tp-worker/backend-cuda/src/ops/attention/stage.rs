@@ -16,6 +16,8 @@ const WIDEST: usize = 128;
 const WIDEST_BESIDE: usize = 256;
 /// Warps of a tile in `tiles.cuh`.
 const WARPS: usize = 4;
+/// Shared memory that each block takes for the system.
+const SYSTEM_SHARED: usize = 1 << 10;
 
 /// Buffers of a block of positions in `attention.cu`: one of keys and one of values, or one for both.
 pub(super) fn buffers(shape: &AttentionShape) -> usize {
@@ -25,9 +27,13 @@ pub(super) fn buffers(shape: &AttentionShape) -> usize {
     }
 }
 
-/// Blocks of `attend` that a multiprocessor runs at once, as `AT_ONCE` in `attention.cu`.
-pub(super) fn blocks_at_once(shape: &AttentionShape, cached: Element) -> u32 {
-    if stage_bytes(shape, cached) > 48 << 10 {
+/// Blocks of `attend` that a multiprocessor with so much shared memory runs at once: `AT_ONCE` in
+/// `attention.cu`, or one where two have no room.
+pub(super) fn blocks_at_once(shape: &AttentionShape, cached: Element, shared_memory: usize) -> u32 {
+    let bytes = stage_bytes(shape, cached);
+    if 2 * (bytes + SYSTEM_SHARED) > shared_memory {
+        1
+    } else if bytes > 48 << 10 {
         2
     } else {
         4

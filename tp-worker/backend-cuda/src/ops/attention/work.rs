@@ -67,7 +67,7 @@ impl WorkLimits {
 pub struct Cut {
     /// Tiles of 16 queries over some spans.
     pub items: u32,
-    /// Tiles of 64 queries over some spans.
+    /// Wide tiles, of 64 or 32 queries, over some spans.
     pub wide_items: u32,
     /// Results of one query over one span.
     pub parts: u32,

@@ -24,8 +24,8 @@ const MXFP4: [Sizes; 4] = Sizes::named([
     "experts_mxfp4_32",
     "experts_mxfp4_64",
 ]);
-/// Number of the clamped gate, beside those of activations, as in `experts.cu`.
-const CLAMPED: u32 = 3;
+/// Number of the clamped gate, which is no activation's, as in `experts.cuh`.
+const CLAMPED: u32 = 1 << 31;
 
 /// Columns of packed weights that a block stages at a time, as in `mxfp4.cuh`, and the bytes of
 /// an output's part of them.
@@ -141,8 +141,8 @@ fn numbers(gate: Option<ExpertGate>) -> (u32, f32, f32) {
         Some(ExpertGate::Silu) => (number_of(Activation::Silu), 0.0, 0.0),
         Some(ExpertGate::GeluTanh) => (number_of(Activation::GeluTanh), 0.0, 0.0),
         Some(ExpertGate::Clamped { limit, alpha }) => (CLAMPED, limit, alpha),
-        // Refused before: see `check_experts`.
-        Some(ExpertGate::Ungated(activation)) => (number_of(activation), 0.0, 0.0),
+        // See `check_experts`.
+        Some(ExpertGate::Ungated(_)) => panic!("configuration refuses experts without gates"),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Lists of a batch that say what rows do with the states of recurrent layers.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use lockstep_backend::{Batch, InputLimits, RowState, Span, states_misfit};
 use lockstep_types::StateLimits;
 
@@ -119,5 +121,64 @@ impl Named {
         let lengths = std::iter::once(self.verified);
         let misfit = states_misfit(limits, &[self.row], lengths, self.replay.as_slice(), &[]);
         assert!(misfit.is_none(), "{}", misfit.unwrap_or_default());
+    }
+}
+
+/// The least limits that batches in one place were held against. A pass that is repeated asks for
+/// nothing, so what its batch names is held against these when it is staged.
+#[derive(Debug)]
+pub(super) struct Least {
+    states: AtomicUsize,
+    records: AtomicUsize,
+    nodes: AtomicUsize,
+}
+
+impl Default for Least {
+    fn default() -> Self {
+        let none = || AtomicUsize::new(usize::MAX);
+        Self {
+            states: none(),
+            records: none(),
+            nodes: none(),
+        }
+    }
+}
+
+impl Least {
+    /// Notes limits that a batch was held against.
+    pub(super) fn note(&self, limits: &StateLimits) {
+        self.states.fetch_min(limits.states, Ordering::Relaxed);
+        self.records.fetch_min(limits.records, Ordering::Relaxed);
+        self.nodes.fetch_min(limits.nodes, Ordering::Relaxed);
+    }
+
+    /// Returns the least limits; `None` before any are noted.
+    pub(super) fn limits(&self) -> Option<StateLimits> {
+        let limits = StateLimits {
+            states: self.states.load(Ordering::Relaxed),
+            records: self.records.load(Ordering::Relaxed),
+            nodes: self.nodes.load(Ordering::Relaxed),
+        };
+        (limits.states < usize::MAX).then_some(limits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_is_the_least() {
+        let limits = |states, records, nodes| StateLimits {
+            states,
+            records,
+            nodes,
+        };
+        let least = Least::default();
+        assert_eq!(least.limits(), None);
+        least.note(&limits(3, 2, 7));
+        assert_eq!(least.limits(), Some(limits(3, 2, 7)));
+        least.note(&limits(5, 1, 7));
+        assert_eq!(least.limits(), Some(limits(3, 1, 7)));
     }
 }

@@ -29,6 +29,8 @@ const SHAPES: [[usize; 3]; 7] = [
 ];
 /// Shared memory of a block on H100 and B200.
 const MOST_SHARED: usize = 227 << 10;
+/// The same on those, on A100, and on GPUs of workstations.
+const BLOCK_MEMORY: [usize; 3] = [MOST_SHARED, 163 << 10, 99 << 10];
 /// Heads on a rank, columns of a cell and of its latent: DeepSeek V3, Mistral 4, small ones.
 const LATENTS: [[usize; 3]; 3] = [[16, 576, 512], [32, 320, 256], [3, 24, 18]];
 
@@ -70,7 +72,7 @@ fn compiled(architecture: &str, source: &Source, defines: &Defines) -> (String, 
 /// Every source with every set of macros.
 fn programs() -> Vec<(&'static Source, Defines)> {
     let elements = [Element::F32, Element::Bf16];
-    let mut all: Vec<(&Source, Defines)> =
+    let mut all: Vec<(&'static Source, Defines)> =
         elements.into_iter().flat_map(rowwise::sources).collect();
     for triggers_at_half in [false, true] {
         all.extend(elements.map(|element| products::few::source(element, triggers_at_half)));
@@ -101,22 +103,28 @@ fn programs() -> Vec<(&'static Source, Defines)> {
     for shape in dense.into_iter().chain(latents) {
         for cached in elements {
             for operand in elements {
-                for (source, defines) in attention::sources(&shape, cached, operand) {
-                    // The kernels that store keys and values don't depend on the operands'
-                    // type.
-                    let same =
-                        |of: &(&Source, Defines)| of.0.name == source.name && of.1 == defines;
-                    if !all.iter().any(same) {
-                        all.push((source, defines));
-                    }
+                // The kernels that store keys and values don't depend on the operands' type.
+                for program in attention::sources(&shape, cached, operand) {
+                    add(&mut all, program);
                 }
-                if let Some(wide) = attention::Wide::of(&shape, cached, MOST_SHARED) {
-                    all.push(attention::wide_source(&shape, operand, &wide));
+                // Wide tiles have one buffer or two, by the GPU's memory.
+                for memory in BLOCK_MEMORY {
+                    if let Some(wide) = attention::Wide::of(&shape, cached, memory) {
+                        add(&mut all, attention::wide_source(&shape, operand, &wide));
+                    }
                 }
             }
         }
     }
     all
+}
+
+/// Adds a program, unless it is there.
+fn add(all: &mut Vec<(&'static Source, Defines)>, (source, defines): (&'static Source, Defines)) {
+    let same = |of: &(&Source, Defines)| of.0.name == source.name && of.1 == defines;
+    if !all.iter().any(same) {
+        all.push((source, defines));
+    }
 }
 
 /// A program's report as lines to print, and the lines about spilled registers.
