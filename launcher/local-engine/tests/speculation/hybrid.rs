@@ -26,6 +26,14 @@ fn hybrid((tp, dp): (usize, usize)) -> Setup {
     }
 }
 
+/// Each recurrent layer goes on by another rule.
+fn three_rules(split: (usize, usize)) -> Setup {
+    Setup {
+        layers: Layers::ThreeRules,
+        ..hybrid(split)
+    }
+}
+
 fn answers(setup: &Setup, jobs: &[Job]) -> Vec<Completion> {
     run("alone", &mut setup.start(), jobs, |_| {})
 }
@@ -34,9 +42,13 @@ fn answers(setup: &Setup, jobs: &[Job]) -> Vec<Completion> {
 /// all of them, or enough.
 #[test]
 fn hits_at_states_and_beside_them_change_no_bit() {
-    for (page, split) in [(1, (1, 1)), (16, (2, 2))] {
+    for (page, plain) in [
+        (1, hybrid((1, 1))),
+        (16, hybrid((2, 2))),
+        (16, three_rules((2, 1))),
+    ] {
         let jobs = jobs_with_stems(page.max(16));
-        let expected = answers(&hybrid(split), &jobs);
+        let expected = answers(&plain, &jobs);
         for (spare_states, chunk, speculation) in [
             (2, Some(7), None),
             (128, None, Some((Algorithm::Standalone, Shape::TREE))),
@@ -48,7 +60,7 @@ fn hits_at_states_and_beside_them_change_no_bit() {
                 spare_states,
                 speculation,
                 radix: true,
-                ..hybrid(split)
+                ..plain.clone()
             };
             cold_and_warm(&setup, &jobs, &expected);
         }
@@ -72,6 +84,29 @@ fn drafts_change_no_bit() {
         ((2, 2), &drafts[..2]),
     ] {
         accepted += with_drafts(&hybrid(split), &jobs, drafts);
+    }
+    assert!(accepted > 0);
+}
+
+/// Replays of Mamba-2 and of short convolutions. Texts have few tokens, so that n-grams come again.
+#[test]
+fn drafts_change_no_bit_of_other_rules() {
+    let (mut jobs, mut accepted) = (jobs(3, 40), 0);
+    for job in &mut jobs {
+        let few = (100..104).map(|token| (token, 100.0));
+        job.request.generation.sampling.logit_bias = few.collect();
+    }
+    let drafts = [
+        (Algorithm::Ngram, Shape::chain(5), 16),
+        (Algorithm::Ngram, Shape::TREE, 1),
+        (Algorithm::Standalone, Shape::TREE, 16),
+    ];
+    for (split, drafts) in [
+        ((1, 1), &drafts[..]),
+        ((2, 1), &drafts[1..]),
+        ((2, 2), &drafts[..1]),
+    ] {
+        accepted += with_drafts(&three_rules(split), &jobs, drafts);
     }
     assert!(accepted > 0);
 }

@@ -152,9 +152,11 @@ pub enum Layers {
     /// Random weights, and layers of gpt-oss: [`WINDOWS`] in turn, sinks, and experts in MXFP4
     /// with biases and bounded gates.
     GptOss,
-    /// Random weights: three recurrent layers, and one of attention at the end. Drafts have
-    /// attention alone.
+    /// Random weights: three layers of the gated delta rule, and one of attention at the end. Drafts
+    /// have attention alone.
     Hybrid,
+    /// Likewise, but each recurrent layer goes on by another rule.
+    ThreeRules,
     /// Those of a model in `tests/fixtures/nextn`, which has a draft layer of its own, and a
     /// vocabulary of its own too.
     Fixture(&'static str),
@@ -181,6 +183,7 @@ impl Layers {
                 be_gpt_oss(model);
             }
             Self::Hybrid => be_hybrid(model),
+            Self::ThreeRules => be_three_rules(model),
             Self::Gemma4 => be_gemma4(model),
         }
     }
@@ -188,7 +191,7 @@ impl Layers {
     /// Layers of a draft model.
     fn of_draft(self) -> Self {
         match self {
-            Self::Hybrid => Self::Random,
+            Self::Hybrid | Self::ThreeRules => Self::Random,
             same => same,
         }
     }
@@ -430,19 +433,34 @@ fn mix_caches(model: &mut ModelConfig) {
     assert_eq!(model.kv_groups().len(), 2);
 }
 
-/// Makes all layers but the last recurrent, each by another rule: the gated delta rule with twice
-/// as many value heads as key heads, Mamba-2 with one group that ranks share, and a convolution.
+/// The gated delta rule with twice as many value heads as key heads.
+fn gated_delta() -> Mixer {
+    Mixer::GatedDelta(GatedDeltaSpec {
+        key_heads: 2,
+        value_heads: 4,
+        key_dim: 16,
+        value_dim: 16,
+        taps: 4,
+        names: GatedDeltaNames::default(),
+    })
+}
+
+/// Makes all layers but the last recurrent.
 fn be_hybrid(model: &mut ModelConfig) {
     randomise(model);
+    let attention = model.layers.len() - 1;
+    for layer in &mut model.layers[..attention] {
+        layer.mixer = gated_delta();
+    }
+    assert!(model.has_states());
+}
+
+/// Makes all layers but the last recurrent, each by another rule: the gated delta rule, Mamba-2 with
+/// one group that ranks share, and a convolution.
+fn be_three_rules(model: &mut ModelConfig) {
+    randomise(model);
     let rules = [
-        Mixer::GatedDelta(GatedDeltaSpec {
-            key_heads: 2,
-            value_heads: 4,
-            key_dim: 16,
-            value_dim: 16,
-            taps: 4,
-            names: GatedDeltaNames::default(),
-        }),
+        gated_delta(),
         Mixer::Mamba2(Mamba2Spec {
             heads: 4,
             head_dim: 16,
