@@ -332,7 +332,7 @@ fn a_prompt_goes_through_in_passes() {
             choices: ChoiceLimits::default(),
             chain: ChainLimits::default(),
         };
-        let words = 23 + 400 + 20 + pages.len() as u64;
+        let words = 26 + 400 + 20 + pages.len() as u64;
         assert!(Inputs::bytes(&limits).eq([4 * words]));
         let mut inputs = Inputs::new(&gpu.context, limits).expect("room");
         let room = WorkLimits {
