@@ -26,8 +26,15 @@ fn library(name: &str) -> Option<String> {
     path.contains('/').then(|| path.to_owned())
 }
 
-/// Runs every kernel in a process under `sanitizers`, if the compiler has their libraries.
+/// Runs kernels in processes under `sanitizers`, if the compiler has their libraries.
 fn watched(sanitizers: &str, libraries: &[&str]) {
+    // Apart, since the thread sanitizer gets slower with every thread that has run.
+    for kernels in ["sanitizers::every_kernel", "sanitizers::latents"] {
+        watched_alone(kernels, sanitizers, libraries);
+    }
+}
+
+fn watched_alone(kernels: &str, sanitizers: &str, libraries: &[&str]) {
     if !lockstep_fake_cuda::seed(1) {
         return; // A real device has tools of its own.
     }
@@ -37,7 +44,7 @@ fn watched(sanitizers: &str, libraries: &[&str]) {
     };
     let program = std::env::current_exe().expect("this test's file");
     let mut child = Command::new(program);
-    child.args(["--exact", "sanitizers::every_kernel", "--ignored"]);
+    child.args(["--exact", kernels, "--ignored"]);
     child.env("FAKE_CUDA_SANITIZE", sanitizers);
     child.env("LD_PRELOAD", libraries.join(":"));
     child.env(
@@ -80,7 +87,7 @@ const SHAPES: [(usize, usize, usize, Element); 3] = [
     (2, 2, 20, Element::F32),
 ];
 
-/// A little of every kernel. Other tests check the results.
+/// A little of every other kernel. Other tests check the results.
 #[test]
 #[ignore = "a process of its own, which other tests start"]
 fn every_kernel() {
@@ -97,13 +104,6 @@ fn every_kernel() {
         attention_of(&gpu, &attention);
         attention
     });
-    let latents = AttentionShape {
-        latent: Some(16),
-        ..AttentionShape::dense(20, 1, 24, 0.2)
-    };
-    let element = Element::Bf16;
-    let made = Attention::new(&gpu.context, &gpu.compiler, &latents, element, element);
-    attention_of(&gpu, &made.expect("kernels"));
     for attention in &attentions {
         cells(&gpu, attention, true);
         cells(&gpu, attention, false);
@@ -125,6 +125,20 @@ fn every_kernel() {
     for width in [35, 38, 264] {
         rows(&gpu, &operations, width);
     }
+}
+
+/// Attention over latents.
+#[test]
+#[ignore = "a process of its own, which other tests start"]
+fn latents() {
+    let gpu = Gpu::new();
+    let latents = AttentionShape {
+        latent: Some(16),
+        ..AttentionShape::dense(20, 1, 24, 0.2)
+    };
+    let element = Element::Bf16;
+    let made = Attention::new(&gpu.context, &gpu.compiler, &latents, element, element);
+    attention_of(&gpu, &made.expect("kernels"));
 }
 
 /// Chains and trees of one span and of several, some split and some not, over pages of one
