@@ -38,7 +38,7 @@ fn answers(plain: &mut Plain, setup: &Setup, requests: &[Request]) -> Vec<Comple
     requests.iter().map(of).collect()
 }
 
-/// What requests met that came one after the other.
+/// Outcomes of requests that came one after the other.
 #[derive(Debug, Default)]
 struct Asked {
     /// Cached tokens of each prompt.

@@ -37,7 +37,7 @@ fn row(a: usize, b: usize) -> Setup {
     let (tp, dp) = SPLITS[line(1)];
     let layers = if line(4) == 0 { EXPERTS } else { DENSE };
     let speculation = DRAFTS[b];
-    let changes = speculation.is_some() && a * b % LEVELS % 2 == 0;
+    let changes = speculation.is_some() && (a * b % LEVELS).is_multiple_of(2);
     let form = Form {
         bf16: false,
         tp,
@@ -49,7 +49,7 @@ fn row(a: usize, b: usize) -> Setup {
         policy: changes.then_some(Policy::Restless),
         page: PAGES[line(2)],
         spare_states: SPARE_STATES[line(3)],
-        overlap: (a / 2 + b) % 2 == 0,
+        overlap: (a / 2 + b).is_multiple_of(2),
         radix: true,
         ..plain(layers, form)
     }

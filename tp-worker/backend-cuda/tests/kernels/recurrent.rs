@@ -260,7 +260,7 @@ fn the_gated_delta_rule_is_that_of_plain_arithmetic() {
     }
 }
 
-/// What a later batch names is held against the states when it is staged: a repeated pass does
+/// States that a later batch names are held against the states when it is staged: a repeated pass does
 /// not ask.
 #[test]
 #[should_panic(expected = "a batch names a state that does not exist")]

@@ -1,4 +1,4 @@
-//! What the gates of experts let through, by plain arithmetic.
+//! Outputs of gates of experts, by plain arithmetic.
 
 use lockstep_types::ExpertGate;
 
