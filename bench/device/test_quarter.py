@@ -111,6 +111,7 @@ class Pieces(unittest.TestCase):
         measured = {(part.shape, name) for part in parts.PARTS for name in part.name.split(",")}
         of = {"product": "products", "attention": "attention", "choose,": "choosing", "empty,": "latency"}
         of |= {"reading": "latency", "attention_merge": "attention", "experts": "experts", "experts,": "experts"}
+        of |= {"recurrent,": "recurrent"}
         for figure in summary.predictions()["figures"]:
             name = figure.get("table") or of.get(figure["kernel"].split()[0], "elementwise")
             self.assertIn((figure["shape"], name), measured, figure)
