@@ -60,7 +60,7 @@ impl Places {
         }
     }
 
-    /// The same where each head has values of type `element` at the beginning of its place.
+    /// Returns these places where each head has values of type `element` at the beginning of its place.
     fn rounded(self, element: Element) -> Self {
         let more = self.element.bytes() / element.bytes();
         Self {

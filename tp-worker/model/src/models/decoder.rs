@@ -21,7 +21,7 @@ pub(crate) struct Decoder<F: Form> {
     /// Rows of the output head, see [`Shard::vocab`]; `None` where the embedding is the
     /// output head.
     pub head: Option<F::Matrix>,
-    /// The same rows of the table of per-layer embeddings; `None` where there are none.
+    /// Rows of the table of per-layer embeddings, as many as of the embedding; `None` where there are none.
     pub per_layer: Option<F::Matrix>,
     /// The norm before each layer's mixer; `None` where the mixer reads the residual stream as it
     /// is.

@@ -29,7 +29,7 @@ const SHAPES: [[usize; 3]; 7] = [
 ];
 /// Shared memory of a block on H100 and B200.
 const MOST_SHARED: usize = 227 << 10;
-/// The same on those, on A100, and on GPUs of workstations.
+/// Shared memory of a block on these, on A100, and on GPUs of workstations.
 const BLOCK_MEMORY: [usize; 3] = [MOST_SHARED, 163 << 10, 99 << 10];
 /// Heads on a rank, columns of a cell and of its latent: DeepSeek V3, Mistral 4, small ones.
 const LATENTS: [[usize; 3]; 3] = [[16, 576, 512], [32, 320, 256], [3, 24, 18]];

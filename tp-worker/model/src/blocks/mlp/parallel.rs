@@ -40,7 +40,7 @@ pub(crate) struct ParallelBuffers<T> {
     experts_input: T,
     /// Norm of the residual stream for the router, `[a, hidden]`.
     router_input: T,
-    /// The same of all DP ranks, `[a, hidden]`.
+    /// Router inputs of all DP ranks, `[a, hidden]`.
     router_rows: T,
     /// Output of the experts, `[a, hidden]`.
     experts_output: T,

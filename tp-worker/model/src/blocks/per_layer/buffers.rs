@@ -14,7 +14,7 @@ pub(crate) struct PerLayerBuffers<T> {
     pub first: T,
     /// A layer's input, `[n, w]`.
     pub input: T,
-    /// The same of the wanted rows alone, at the end of a pass.
+    /// Inputs of the wanted rows alone, at the end of a pass.
     wanted: T,
     /// A layer's projection of embeddings, then its gate, `[n, w]`.
     pub sums: T,
