@@ -32,7 +32,9 @@ impl TokenCost {
     /// Returns the most tokens that `bytes` hold. Up to `most` tokens each takes its part of
     /// all groups; behind that, windows take no more.
     pub fn tokens(self, bytes: u64) -> u64 {
-        let alike = bytes / self.full.saturating_add(self.window).max(1);
+        // Where no group takes bytes of a token, any number of tokens fits.
+        let alike = bytes.checked_div(self.full.saturating_add(self.window));
+        let alike = alike.unwrap_or(u64::MAX);
         if alike < self.most {
             return alike;
         }
@@ -48,6 +50,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::TokenCost;
+
+    /// Layers that keep states alone have no bytes of tokens.
+    #[test]
+    fn tokens_without_bytes_fit_in_any_number() {
+        for most in [0, 7, u64::MAX] {
+            let cost = TokenCost {
+                full: 0,
+                window: 0,
+                most,
+            };
+            assert_eq!([cost.tokens(0), cost.tokens(9)], [u64::MAX; 2]);
+        }
+    }
 
     proptest! {
         /// The oracle tries all numbers of tokens.
