@@ -42,7 +42,8 @@ pub struct Beside<'a> {
     pub next: Option<&'a Floats>,
 }
 
-/// Attention kernels for one head shape, one type of cache and one type of operands.
+/// Attention kernels for one head shape, one type of cache and one type of operands. Layers that
+/// read the cache of another have the kernels of those that write it.
 ///
 /// # Panics
 /// Operations panic where arrays are too short or of another type. Cells, pages and positions
@@ -92,7 +93,7 @@ impl Attention {
             Ok((wide, kernel))
         });
         Ok(Self {
-            shape: *shape,
+            shape: writing(shape),
             cached,
             operand,
             multiprocessors: context.gpu().multiprocessors(),
@@ -115,7 +116,7 @@ impl Attention {
         Self { wide: None, ..self }
     }
 
-    /// Heads that the kernels were compiled for.
+    /// Heads that the kernels were compiled for, as those of a layer that writes to its cache.
     pub fn shape(&self) -> &AttentionShape {
         &self.shape
     }
@@ -175,7 +176,8 @@ impl Attention {
     ) -> Result<(), CudaError> {
         let (shape, most) = (&self.shape, inputs.tokens().most());
         let queries = queries.into();
-        queries.expect(most, shape.qkv_width());
+        let query_stride = self.row_width(queries.alone);
+        queries.expect(most, query_stride);
         out.expect(
             self.operand,
             most * shape.out_width(),
@@ -215,6 +217,8 @@ impl Attention {
             ahead_bytes,
             ahead,
             sinks,
+            query_stride: query_stride as u32,
+            pad: 0,
         };
         let grid = |at_once| [self.shared(at_once), shape.kv_heads as u32, 1];
         // SAFETY: the plan keeps within the room for parts, all tokens have queries, and room in
@@ -338,6 +342,14 @@ fn tile_defines(shape: &AttentionShape, cached: Element, operand: Element) -> De
         ("OPERAND", operand.name().to_owned()),
         ("CACHED_IS_BF16", is_bf16.to_string()),
     ]
+}
+
+/// The shape of a layer that writes to the cache, if one of `shape` reads it.
+pub(crate) fn writing(shape: &AttentionShape) -> AttentionShape {
+    AttentionShape {
+        reads_only: false,
+        ..*shape
+    }
 }
 
 /// The window as kernels know it: as none, one of more positions than there are.

@@ -419,8 +419,9 @@ impl Ops for Naive {
     }
     fn gather_rows(&mut self, x: &Tensor, rows: Rows<'_, Inputs>, out: &mut Tensor) {
         let rows = match rows {
-            Rows::Wanted(inputs, range) => &inputs.wanted[range],
-            Rows::List(rows) => rows,
+            Rows::Wanted(inputs, range) => inputs.wanted[range].to_vec(),
+            Rows::List(rows) => rows.to_vec(),
+            Rows::Range(range) => range.map(|row| row as u32).collect(),
         };
         assert_eq!(out.rows, rows.len());
         x.holds(COPIED);
