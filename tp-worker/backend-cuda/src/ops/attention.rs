@@ -135,6 +135,8 @@ impl Attention {
     pub fn plan(&self, stream: &Stream, inputs: &Inputs, work: &mut Work) -> Result<(), CudaError> {
         work.expect(&self.shape, inputs.rows().most());
         let kv_heads = self.shape.kv_heads as u32;
+        let least_wide = self.least_wide(inputs);
+        work.may_be_wide = least_wide.is_some();
         let parameters = Plan {
             batch: inputs.address(),
             work: work.list(),
@@ -142,7 +144,7 @@ impl Attention {
             heads: self.shape.heads as u32,
             // With this many tiles the device is busy without splitting them.
             split_tiles: self.multiprocessors / kv_heads,
-            least_wide: self.least_wide(inputs).unwrap_or(u32::MAX),
+            least_wide: least_wide.unwrap_or(u32::MAX),
             blocks: self.shared(self.at_once),
             wide_blocks: self
                 .wide
@@ -224,7 +226,7 @@ impl Attention {
         // SAFETY: the plan keeps within the room for parts, all tokens have queries, and room in
         // `out`, and missing cells are not read.
         unsafe {
-            if let (Some((wide, kernel)), Some(_)) = (&self.wide, self.least_wide(inputs)) {
+            if let (Some((wide, kernel)), true) = (&self.wide, work.may_be_wide) {
                 kernel.launch(stream, grid(wide.at_once), &parameters)?;
             }
             self.attend
@@ -277,16 +279,17 @@ impl Attention {
     }
 
     /// Number of wide items for each key and value head that give every multiprocessor one. `None`
-    /// if all queries of a batch of this size do not fill as many tiles. Then the kernel for them
-    /// is not launched, since decode steps would wait for it in vain.
+    /// if the queries of all rows that may have wide tiles do not fill as many. Then the kernel for
+    /// them is not launched, since decode steps would wait for it in vain.
     fn least_wide(&self, inputs: &Inputs) -> Option<u32> {
         self.wide.as_ref()?;
         let AttentionShape {
             heads, kv_heads, ..
         } = self.shape;
+        let (group, tile) = (heads / kv_heads, wide_queries(&self.shape));
         let least = self.multiprocessors.div_ceil(kv_heads as u32);
-        let most = inputs.tokens().most() * (heads / kv_heads) / wide_queries(&self.shape);
-        (most >= least as usize).then_some(least)
+        let tokens = inputs.tokens_in_long_rows(tile.div_ceil(group));
+        (tokens * group / tile >= least as usize).then_some(least)
     }
 }
 
