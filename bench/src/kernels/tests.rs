@@ -107,6 +107,7 @@ fn recurrent_layers_have_kernels_of_their_own() -> anyhow::Result<()> {
         ("matmul out_proj", "256 -> 64"),
         ("gated_delta decode", "32 x 1"),
         ("gated_delta first verify", "8 x 8"),
+        ("gated_delta verify", "8 x 8"),
         ("gated_delta prefill", "1 x 512"),
     ] {
         assert!(found(kernel, size), "{kernel} {size}: {rows:?}");

@@ -355,6 +355,7 @@ impl Ops for CpuBackend {
         let rows = match rows {
             Rows::Wanted(inputs, range) => &inputs.wanted[range],
             Rows::List(rows) => rows,
+            Rows::Range(rows) => return rows::gather_range(&mut self.pool, x, rows, out),
         };
         rows::gather(&mut self.pool, x, rows, out);
     }

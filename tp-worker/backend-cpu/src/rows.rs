@@ -1,5 +1,7 @@
 //! Whole rows, looked up and moved.
 
+use std::ops::Range;
+
 use crate::formats::CpuMatrix;
 use crate::partition::{for_columns, for_rows};
 use crate::pool::Pool;
@@ -39,6 +41,21 @@ pub(crate) fn gather(pool: &mut Pool, x: &CpuTensor, rows: &[u32], out: &mut Cpu
         for (out, &row) in part.chunks_exact_mut(width).zip(&rows[range]) {
             out.copy_from_slice(&x[row as usize * width..(row as usize + 1) * width]);
         }
+    });
+}
+
+/// Gathers rows that lie together.
+pub(crate) fn gather_range(
+    pool: &mut Pool,
+    x: &CpuTensor,
+    rows: Range<usize>,
+    out: &mut CpuTensor,
+) {
+    let width = x.width();
+    out.expect(rows.len(), width, "the gathered rows");
+    let x = &x.values()[rows.start * width..rows.end * width];
+    for_rows(pool, out.values_mut(), width, |range, part| {
+        part.copy_from_slice(&x[range.start * width..range.end * width]);
     });
 }
 

@@ -9,11 +9,10 @@
 
 constexpr unsigned PART = VALUE_DIM + 2;                        // sums of columns, maximum, sum of weights
 constexpr unsigned NO_CELL = 0xffffffffu;
-constexpr unsigned OF_TOKEN = LATENT ? 1 : 2;                   // heads of a token behind its queries
 static_assert(SPAN % BLOCK == 0, "a block of positions lies in one span");
 
 struct Attend {
-    const float* queries;       // [tokens, (heads + OF_TOKEN · kv_heads) · HEAD_DIM], the queries first
+    const float* queries;       // [tokens, query_stride], the queries of all heads first
     const CACHED* keys;         // [cells, kv_heads, HEAD_DIM]
     const CACHED* values;       // [cells, kv_heads, HEAD_DIM]
     const unsigned* batch;
@@ -29,6 +28,8 @@ struct Attend {
     unsigned ahead_bytes;       // at `ahead`, a multiple of 16; 0: nothing is fetched
     const unsigned char* ahead; // weights of the product behind attention
     const float* sinks;         // [heads], or null
+    unsigned query_stride;      // with keys and values behind queries, or without
+    unsigned pad;
 };
 
 // A score from a product of query and key: scaled, and bounded where there is a softcap.
@@ -108,7 +109,7 @@ template <unsigned THREADS> __device__ inline void copy_block(const Attend& a, C
 template <unsigned THREADS, unsigned COUNT>
 __device__ inline void copy_queries(const Attend& a, CACHED* queries, unsigned (&ends)[COUNT], const Row& row, const Item& item) {
     constexpr unsigned EACH = 16 / sizeof(CACHED), CHUNKS = DIM / EACH;
-    const size_t width = (size_t)a.kv_heads * (GROUP + OF_TOKEN) * HEAD_DIM;
+    const size_t width = a.query_stride;
     for (unsigned i = threadIdx.x; i < COUNT * CHUNKS; i += THREADS) {
         const unsigned query = i / CHUNKS, column = i % CHUNKS * EACH;
         const bool there = query < item.queries && column < HEAD_DIM;

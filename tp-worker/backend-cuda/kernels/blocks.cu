@@ -78,6 +78,36 @@ extern "C" __global__ void __launch_bounds__(THREADS) end_block(EndBlock a) {
     }
 }
 
+struct JoinNorms {
+    float* x;                   // [rows, width]
+    const float* y;             // [rows, width]
+    const float* of_x;          // [width]
+    const float* of_y;          // [width]
+    Rows rows;
+    unsigned width;
+    float x_eps, y_eps;
+    unsigned pad;
+};
+// x = norm(x) + norm(y).
+extern "C" __global__ void __launch_bounds__(THREADS) join_norms(JoinNorms a) {
+    begin_after_predecessors();
+    if (blockIdx.x >= rows_of(a.rows)) return;
+    const size_t row = (size_t)blockIdx.x * a.width;
+    const float width = (float)a.width;
+    float of_x = 0, of_y = 0;
+    for (unsigned i = threadIdx.x; i < a.width; i += THREADS) {
+        const float x = a.x[row + i], y = a.y[row + i];
+        of_x += x * x;
+        of_y += y * y;
+    }
+    const float x_scale = 1.0f / sqrtf(block_sum(of_x) / width + a.x_eps);
+    const float y_scale = 1.0f / sqrtf(block_sum(of_y) / width + a.y_eps);
+    for (unsigned i = threadIdx.x; i < a.width; i += THREADS) {
+        const float x = __fmul_rn(__fmul_rn(a.x[row + i], x_scale), a.of_x[i]);
+        a.x[row + i] = __fadd_rn(x, __fmul_rn(__fmul_rn(a.y[row + i], y_scale), a.of_y[i]));
+    }
+}
+
 struct SquareSums {
     const float* qkv;           // [rows, width]: queries, then keys, then values
     float* sums;                // [rows, 2]

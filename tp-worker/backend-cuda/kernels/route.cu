@@ -76,6 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) score_16(Score a) { score<
 struct Route {
     const float* scores;        // [rows, scored]
     const float* correction;    // [scored], or null
+    const float* scales;        // [scored], or null: factors of the weights, after all else
     unsigned* experts;          // [rows, taken]: of each row, ascending; NONE for those elsewhere
     float* weights;             // [rows, taken]
     Rows rows;
@@ -187,8 +188,9 @@ __device__ inline unsigned open_experts(const Route& a, const float* weights, un
     }
     return open;
 }
-// Lists chosen experts, ascending and as they are numbered here, and moves their weights to the front.
-__device__ inline void list_chosen(const Route& a, unsigned lane, unsigned chosen, float* weights, unsigned* experts) {
+// Lists chosen experts, ascending and as they are numbered here, and moves their weights to the front;
+// `scales` are their factors, where there are some.
+__device__ inline void list_chosen(const Route& a, unsigned lane, unsigned chosen, float* weights, float* scales, unsigned* experts) {
     unsigned listed = 0;
     for (unsigned i = 0; i * 32 < a.scored; i++) {
         const unsigned e = 32 * i + lane;
@@ -199,6 +201,7 @@ __device__ inline void list_chosen(const Route& a, unsigned lane, unsigned chose
         const unsigned at = listed + __popc(all & ((1u << lane) - 1));
         if (is_chosen) {
             weights[at] = weight;
+            if (a.scales) scales[at] = a.scales[e];
             experts[at] = e - a.first < a.held ? e - a.first : NONE;
         }
         listed += __popc(all);
@@ -222,13 +225,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) route(Route a) {
     auto worth_of = [&](unsigned e) { return worth_of_expert(a, weights, e); };
     for (unsigned i = 0; i < a.active; i++) take_best(worth_of, a.scored, lane, free);
     __syncwarp();           // all weights are read
-    list_chosen(a, lane, own & ~free, weights, experts);
+    list_chosen(a, lane, own & ~free, weights, out, experts);
     __syncwarp();           // the chosen are in front
     const float sum = a.renormalized ? sum_in_order(weights, a.active) : 1.0f;
     for (unsigned i = lane; i < a.taken; i += 32) {
-        if (i >= a.active) experts[i] = a.held + i - a.active;
-        const float weight = i < a.active ? weights[i] : 1.0f;
-        out[i] = i < a.active ? __fmul_rn(a.renormalized ? __fdiv_rn(weight, sum) : weight, a.factor) : 1.0f;
+        if (i >= a.active) {
+            experts[i] = a.held + i - a.active;
+            out[i] = 1.0f;
+            continue;
+        }
+        const float weight = weights[i];
+        const float scaled = __fmul_rn(a.renormalized ? __fdiv_rn(weight, sum) : weight, a.factor);
+        out[i] = a.scales ? __fmul_rn(scaled, out[i]) : scaled;
     }
 }
 

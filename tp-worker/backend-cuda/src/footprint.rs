@@ -10,6 +10,7 @@ use crate::backend::TokenSampler;
 use crate::drafting::ChainKernels;
 use crate::exchange::{HostExchange, nccl::charge};
 use crate::formats::mxfp4;
+use crate::ops::attention::writing;
 use crate::ops::{WORKSPACE, WorkLimits};
 use crate::passes::{Inputs, Lists};
 use crate::tensors::{Element, left, share, whole};
@@ -137,8 +138,8 @@ impl DeviceMemory for CudaMemory {
             limits.bytes(shape.value_dim())
         };
         let attention = passes.iter().flat_map(|pass| {
-            let shapes = pass.attention.iter();
-            shapes.map(|shape| room(pass, shape))
+            let shapes = written(&pass.attention).into_iter();
+            shapes.map(|shape| room(pass, &shape))
         });
         // The last allocation of matrices that share one may be empty but for one of them.
         let unfilled = passes.iter().map(|pass| {
@@ -163,6 +164,17 @@ impl DeviceMemory for CudaMemory {
         let arrays = fixed.into_iter().chain(attention).map(whole);
         arrays.chain(unfilled).fold(0, u64::saturating_add)
     }
+}
+
+/// Distinct shapes of kernels: layers that read a cache have those of layers that write to it.
+fn written(shapes: &[AttentionShape]) -> Vec<AttentionShape> {
+    let mut distinct = Vec::with_capacity(shapes.len());
+    for shape in shapes.iter().map(writing) {
+        if !distinct.contains(&shape) {
+            distinct.push(shape);
+        }
+    }
+    distinct
 }
 
 /// Logits of all ranks in the largest block of any of these passes.

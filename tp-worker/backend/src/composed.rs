@@ -1,6 +1,6 @@
 //! Operations that are made of other operations, for devices that have no faster way.
 
-use crate::{Attend, BackendError, BlockEnd, Exchange, Ops, RowParallel};
+use crate::{Attend, AttentionShape, BackendError, BlockEnd, Exchange, Ops, RmsNorm, RowParallel};
 
 /// The default of [`Exchange::matmul_end_block`].
 pub(crate) fn matmul_end_block<B: Exchange>(
@@ -16,6 +16,24 @@ pub(crate) fn matmul_end_block<B: Exchange>(
     backend.all_reduce(w.axis, delta)?;
     backend.end_block(residual, Some(delta), end, out);
     Ok(())
+}
+
+/// The default of [`Ops::join_norms`].
+pub(crate) fn join_norms<B: Ops>(
+    backend: &mut B,
+    x: &mut B::Tensor,
+    y: &B::Tensor,
+    [of_x, of_y]: [RmsNorm<'_, B::Vector>; 2],
+    width: usize,
+    space: &mut B::Tensor,
+) {
+    let whole = AttentionShape::dense(1, 0, width, 1.0);
+    backend.head_norm(x, &whole, 0..1, of_x.weight, of_x.eps);
+    let end = BlockEnd {
+        output: Some(of_y),
+        next: None,
+    };
+    backend.end_block(x, Some(y), end, space);
 }
 
 /// The default of [`Ops::attend`].

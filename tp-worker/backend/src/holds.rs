@@ -10,6 +10,7 @@
 /// | `end_block`, `matmul_end_block` | operands (`x`), sums (`residual`, `delta`) | sums (`residual`), operands (`out`) |
 /// | `matmul_scatter_end_block` | operands (`x`), sums (`residual`, `product`) | sums (`residual`), operands (`out`) |
 /// | `head_norm`, `whole_norm`, `rope` | sums | sums, in place |
+/// | `join_norms` | sums (`x`, `y`), operands (`space`) | sums (`x`), in place |
 /// | `square_sums` | sums | sums |
 /// | `attention`, `attend` | sums (`qkv`) | operands |
 /// | `matmul_attend` | operands (`x`), sums (`qkv`) | operands |

@@ -150,6 +150,8 @@ pub enum Rows<'a, I> {
     /// The rows with these numbers. A recorded pass can't use it: it would repeat the list that
     /// it was recorded with.
     List(&'a [u32]),
+    /// The rows with the numbers of a range, which lie together.
+    Range(Range<usize>),
 }
 
 #[cfg(test)]

@@ -54,14 +54,16 @@ fn a_pass_allocates_nothing() {
         ("qwen3", Dtype::Bfloat16, KvCacheDtype::Bfloat16),
         ("qwen3_moe", Dtype::Float32, KvCacheDtype::Float32),
         ("glm4_moe", Dtype::Bfloat16, KvCacheDtype::Bfloat16),
+        ("gemma4_per_layer", Dtype::Bfloat16, KvCacheDtype::Bfloat16),
     ] {
         let model = lockstep_model_folder::load(&fixture(name)).unwrap();
         let mut backend = cpu(compute);
+        let groups = model.kv_groups().len();
         let limits = ForwardLimits {
             max_tokens: 32,
             requests: 1,
             positions: 40,
-            groups: 1,
+            groups,
             page_size: 8,
             tree_nodes: 1,
             replays: 0,
@@ -79,9 +81,20 @@ fn a_pass_allocates_nothing() {
         let all: Vec<u32> = (0..32).collect();
         let mut rounds = [0; 2];
         for round in &mut rounds {
-            for (range, wanted) in [(0..32, &all[..]), (32..33, &[0]), (33..39, &[])] {
+            for (range, wanted) in [
+                (0..32, &all[..]),
+                (0..32, &[31]),
+                (32..33, &[0]),
+                (33..39, &[]),
+            ] {
                 let mut pass = Pass::default();
                 pass.push(&text, range, 8, page);
+                // Groups have caches of their own, and may have equal pages.
+                let (cells, pages) = (pass.cells.clone(), pass.pages.clone());
+                for _ in 1..groups {
+                    pass.cells.extend(&cells);
+                    pass.pages.extend(&pages);
+                }
                 let before = ALLOCATIONS.get();
                 transformer
                     .forward(

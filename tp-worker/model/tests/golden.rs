@@ -44,7 +44,7 @@ use std::{fs, sync::Arc};
 use driver::{Factory, Feed, logits};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions, Isa};
 use lockstep_types::{
-    CheckpointFormat, Dtype, KvCacheDtype, LayerSpec, Mixer, Mlp, ModelConfig, Quantization,
+    CheckpointFormat, Dtype, KvCacheDtype, LayerSpec, Mixer, ModelConfig, Quantization,
 };
 use naive::Naive;
 use pass::fixture;
@@ -101,11 +101,6 @@ impl Case {
                 .row_bytes(own.latent + own.rotated)
                 .is_multiple_of(16)
         })
-    }
-
-    /// Returns true for a model whose layers share caches.
-    fn shares_caches(&self) -> bool {
-        self.model.attentions().any(|layer| layer.kv_of.is_some())
     }
 
     /// Returns true for a model with short convolutions.
@@ -210,17 +205,15 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, Mamba-2, short
-/// convolutions, shared caches, embeddings of each layer, and experts beside MLPs.
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, Mamba-2 and short
+/// convolutions.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
     let served = |case: &Case| {
         let floats = !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
         let other = |layer: &LayerSpec| {
             matches!(layer.mixer, Mixer::Mamba2(_) | Mixer::ShortConvolution(_))
-                || matches!(layer.mlp, Mlp::Parallel(_))
         };
-        let plain = case.model.per_layer.is_none() && !case.shares_caches();
-        floats && plain && !case.model.layers.iter().any(other)
+        floats && !case.model.layers.iter().any(other)
     };
     cases().filter(move |(_, case)| served(case))
 }

@@ -122,8 +122,8 @@ fn gpus_serve_most_layers_and_refuse_others_by_name() {
         ("qwen3_next", 2, None),
         ("granite_hybrid", 1, Some("Mamba-2")),
         ("lfm2", 1, Some("Mamba-2")),
-        ("gemma4_shared", 1, Some("share caches")),
-        ("gemma4_moe", 1, Some("experts beside MLPs")),
+        ("gemma4_per_layer", 2, None),
+        ("gemma4_moe", 1, None),
         ("nemotron_h_moe", 1, Some("Mamba-2")),
     ] {
         let setup = Setup {

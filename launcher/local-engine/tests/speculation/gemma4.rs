@@ -1,7 +1,7 @@
 //! A model with layers that read the caches of others, with windows and without, with embeddings of
 //! each layer, and with experts beside MLPs. Its texts have the same bits with chunks, pages of any
-//! size, cached prefixes, drafts and trees, on ranks and DP ranks, while pages behind windows go
-//! back.
+//! size, cached prefixes, drafts and trees, on ranks and DP ranks, and on GPUs, while pages behind
+//! windows go back.
 
 use std::num::NonZeroUsize;
 
@@ -11,8 +11,9 @@ use lockstep_types::{
 };
 
 use crate::{
+    cuda::alone,
     setup::{Algorithm, Layers, Setup, Shape, mix_experts},
-    two_caches::{SPLITS, answers, jobs, same, with_drafts},
+    two_caches::{SPLITS, answers, jobs, jobs_of_devices, on_gpus, same, with_drafts},
 };
 
 /// Gives a model of random weights the layers of Gemma 4: the last two of four read the caches of
@@ -91,6 +92,22 @@ fn drafts_change_no_bit() {
     let dtypes = [Dtype::Bfloat16, Dtype::Float32];
     for (dtype, split) in dtypes.into_iter().zip([(1, 1), (2, 2)]) {
         accepted += with_drafts(&plain(dtype, split), &jobs, &drafts);
+    }
+    assert!(accepted > 0);
+}
+
+/// The device reads other layers' caches, adds embeddings of each layer, joins experts and MLPs,
+/// drafts and chooses. DP ranks gather the rows of both.
+#[test]
+fn drafts_on_gpus_change_no_bit() {
+    let _alone = alone(5);
+    let mut accepted = 0;
+    for (split, draft) in [
+        ((1, 1), (Algorithm::Itself, Shape::TREE, 16)),
+        ((2, 2), (Algorithm::Ngram, Shape::chain(3), 4)),
+    ] {
+        let plain = on_gpus(&plain(Dtype::Bfloat16, split));
+        accepted += with_drafts(&plain, &jobs_of_devices(16), &[draft]);
     }
     assert!(accepted > 0);
 }

@@ -230,6 +230,12 @@ fn wanted_rows_are_those_of_the_batch() {
         let listed = gather(&mut backend, &values, 11, &wanted[range]);
         assert_eq!(bits(out.values()), bits(&listed));
     }
+    for range in [0..17, 16..17, 5..40, 9..9] {
+        let mut out = backend.tensor(range.len(), 11, Holds::Operand).unwrap();
+        backend.gather_rows(&x, Rows::Range(range.clone()), &mut out);
+        let own = &values[11 * range.start..11 * range.end];
+        assert_eq!(bits(out.values()), bits(own));
+    }
 }
 
 #[test]

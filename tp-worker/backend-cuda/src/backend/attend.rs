@@ -1,10 +1,11 @@
 //! Attention kernels and their buffers, one set for each shape that models have.
 
-use lockstep_backend::{AttentionShape, InputLimits, Linear};
+use lockstep_backend::{Attend, AttentionShape, InputLimits, Linear};
 
 use super::CudaBackend;
 use super::products::operands;
 use crate::error::CudaError;
+use crate::ops::attention::writing;
 use crate::ops::{Attention, Beside, HeadNorms, PagedCache, Queries, Rope, Work, WorkLimits};
 use crate::passes::Inputs;
 use crate::runtime::Buffer;
@@ -43,7 +44,8 @@ pub(super) enum Heads<'a> {
 }
 
 impl CudaBackend {
-    /// Index of the kernels for `shape` over a cache of `cached`. The first call compiles them.
+    /// Index of the kernels for `shape` over a cache of `cached`. The first call compiles them. Layers
+    /// that read the cache of another have its kernels, and its plan of a batch.
     ///
     /// # Errors
     /// The errors of [`Attention::new`].
@@ -52,9 +54,10 @@ impl CudaBackend {
         shape: &AttentionShape,
         cached: Element,
     ) -> Result<usize, CudaError> {
+        let written = writing(shape);
         let fits = |kernels: &Kernels| {
             let attention = &kernels.attention;
-            attention.shape() == shape && attention.cached() == cached
+            *attention.shape() == written && attention.cached() == cached
         };
         if let Some(at) = self.attention.iter().position(fits) {
             return Ok(at);
@@ -85,7 +88,8 @@ impl CudaBackend {
         qkv.expect(qkv.rows(), shape.qkv_width(), "qkv");
         let at = self.kernels(shape, self.operand)?;
         let (attention, rows) = (&self.attention[at].attention, qkv.rows());
-        attention.norm_heads(&self.stream, &mut qkv.floats, norms, rows)
+        let qkv = (&mut qkv.floats, shape.reads_only);
+        attention.norm_heads(&self.stream, qkv, norms, rows)
     }
 
     /// Rotates queries and keys of `qkv` in place.
@@ -99,7 +103,8 @@ impl CudaBackend {
         qkv.expect(inputs.tokens().most(), shape.qkv_width(), "qkv");
         let at = self.kernels(shape, self.operand)?;
         let attention = &self.attention[at].attention;
-        attention.rotate(&self.stream, &mut qkv.floats, rope, inputs)
+        let qkv = (&mut qkv.floats, shape.reads_only);
+        attention.rotate(&self.stream, qkv, rope, inputs)
     }
 
     /// Copies cells in order, one move after the other.
@@ -187,23 +192,26 @@ impl CudaBackend {
             planned,
         } = kernels;
         let width = shape.qkv_width();
+        let to = (!shape.reads_only).then_some((&mut *cache, layer));
         let queries = match heads {
             Heads::Projected(x, w, qkv, norms, rope) => {
                 qkv.expect(tokens, width, "qkv");
                 let operands = operands(x, &w, self.chains.rows(x.rows()), qkv);
                 let space = &mut qkv.floats;
                 let sums = self.products.sums_with_space(stream, operands, space)?;
-                attention.rotate_and_store(stream, sums, norms, rope, inputs, cache, layer)?
+                attention.prepare(stream, sums, (norms, rope), inputs, to)?
             }
             Heads::All(qkv, norms, rope) => {
                 qkv.expect(tokens, width, "qkv");
                 let floats = &mut qkv.floats;
-                attention.rotate_and_store(stream, floats, norms, rope, inputs, cache, layer)?
+                attention.prepare(stream, floats, (norms, rope), inputs, to)?
             }
             Heads::Stored(qkv) => {
                 qkv.expect(tokens, width, "qkv");
-                attention.store(stream, &qkv.floats, inputs, cache, layer)?;
-                Queries::from(&qkv.floats)
+                if let Some((cache, layer)) = to {
+                    attention.store(stream, &qkv.floats, inputs, cache, layer)?;
+                }
+                Queries::from(&qkv.floats).in_rows(shape.reads_only)
             }
             Heads::Ready(queries) => queries,
         };
@@ -223,5 +231,23 @@ impl Kernels {
         let (shape, tokens) = (self.attention.shape(), limits.tokens);
         let needed = WorkLimits::of(shape, tokens, limits.requests, positions);
         self.work.limits().join(needed)
+    }
+}
+
+/// Norms of heads before attention.
+pub(super) fn norms_of<'a>(op: &Attend<'a, CudaMatrix, Buffer<f32>, Rope>) -> HeadNorms<'a> {
+    HeadNorms {
+        queries: op.q_norm,
+        keys: op.k_norm,
+        values: op.v_norm,
+        eps: op.eps,
+    }
+}
+
+/// Sinks of attention, and what it may fetch ahead.
+pub(super) fn beside_of<'a>(op: &Attend<'a, CudaMatrix, Buffer<f32>, Rope>) -> Beside<'a> {
+    Beside {
+        sinks: op.sinks,
+        next: op.next.map(CudaMatrix::floats),
     }
 }

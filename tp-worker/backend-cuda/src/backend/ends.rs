@@ -101,6 +101,21 @@ impl CudaBackend {
         ends.run(&self.operations, &self.stream, residual, delta, rows, out)
     }
 
+    /// See [`lockstep_backend::Ops::join_norms`].
+    pub(super) fn run_join(
+        &mut self,
+        x: &mut CudaTensor,
+        y: &CudaTensor,
+        norms: [RmsNorm<'_, Buffer<f32>>; 2],
+        width: usize,
+    ) -> Result<(), CudaError> {
+        let (blocks, rows) = (self.block_ops()?, x.rows());
+        x.expect(rows, width, "the output of a block");
+        y.expect(rows, width, "the output of the block beside it");
+        let rows = self.chains.rows(rows);
+        blocks.join_norms(&self.stream, &mut x.floats, &y.floats, norms, rows)
+    }
+
     /// See [`lockstep_backend::Ops::square_sums`].
     pub(super) fn sum_squares(
         &mut self,

@@ -22,6 +22,7 @@ impl CudaBackend {
         let count = match &rows {
             Gathered::Wanted(_, range) => range.len(),
             Gathered::List(list) => list.len(),
+            Gathered::Range(range) => range.len(),
         };
         out.expect(count, width, "the gathered rows");
         if count == 0 {
@@ -32,6 +33,13 @@ impl CudaBackend {
             Gathered::List(list) => {
                 let copy = |to: &mut [u32]| to.copy_from_slice(list);
                 Indices::List(self.lists.bring(stream, count, copy)?, 0)
+            }
+            Gathered::Range(range) => {
+                let (rows, out) = (Rows::fixed(count), &mut out.floats);
+                let (x, first) = (&x.floats, range.start);
+                return self
+                    .operations
+                    .take_rows(stream, x, width, first, rows, out);
             }
         };
         // A batch may want fewer rows than the launch is for.

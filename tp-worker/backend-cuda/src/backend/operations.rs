@@ -5,13 +5,13 @@ use std::ops::Range;
 use lockstep_backend::{
     Attend, AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeltaOperands,
     DeviceDrafter, DeviceSampler, Exchange, ExchangeNotes, ExpertSpace, Experts, GatedDelta,
-    LatentSpace, Linear, LogitScaling, Ops, Owners, PassKey, Passes, RowParallel, Rows as Gathered,
-    Scatter, WholeNorms,
+    LatentSpace, Linear, LogitScaling, Ops, Owners, PassKey, Passes, RmsNorm, RowParallel,
+    Rows as Gathered, Scatter, WholeNorms,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Activation, Dtype};
 
-use super::attend::Heads;
+use super::attend::{Heads, beside_of, norms_of};
 use super::{CudaBackend, CudaPasses};
 use crate::ops::{Beside, CudaStates, HeadNorms, LatentOp, PagedCache, Rope};
 use crate::passes::Inputs;
@@ -74,6 +74,17 @@ impl Ops for CudaBackend {
         out: &mut CudaTensor,
     ) {
         let done = self.run_end(residual, delta, end, out);
+        self.keep(done);
+    }
+    fn join_norms(
+        &mut self,
+        x: &mut CudaTensor,
+        y: &CudaTensor,
+        norms: [RmsNorm<'_, Buffer<f32>>; 2],
+        width: usize,
+        _: &mut CudaTensor,
+    ) {
+        let done = self.run_join(x, y, norms, width);
         self.keep(done);
     }
     fn head_norm(
@@ -375,23 +386,5 @@ impl Exchange for CudaBackend {
     /// order of operations.
     fn words_ride_on_data(&self) -> bool {
         !self.exchange.on_stream()
-    }
-}
-
-/// Norms of heads before attention.
-fn norms_of<'a>(op: &Attend<'a, CudaMatrix, Buffer<f32>, Rope>) -> HeadNorms<'a> {
-    HeadNorms {
-        queries: op.q_norm,
-        keys: op.k_norm,
-        values: op.v_norm,
-        eps: op.eps,
-    }
-}
-
-/// Sinks of attention, and what it may fetch ahead.
-fn beside_of<'a>(op: &Attend<'a, CudaMatrix, Buffer<f32>, Rope>) -> Beside<'a> {
-    Beside {
-        sinks: op.sinks,
-        next: op.next.map(CudaMatrix::floats),
     }
 }

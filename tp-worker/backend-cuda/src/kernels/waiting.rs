@@ -2,7 +2,7 @@
 
 /// Kernels whose blocks all call `griddepcontrol_wait`, in alphabetical order. Before the wait
 /// they read only what no pass writes, and write nothing.
-const WAITING: [&str; 64] = [
+const WAITING: [&str; 65] = [
     "accept",
     "activate",
     "attend",
@@ -42,6 +42,7 @@ const WAITING: [&str; 64] = [
     "heads_64",
     "heads_8",
     "join_columns",
+    "join_norms",
     "product_16",
     "product_32",
     "product_64",

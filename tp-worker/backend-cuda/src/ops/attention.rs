@@ -42,7 +42,8 @@ pub struct Beside<'a> {
     pub next: Option<&'a Floats>,
 }
 
-/// Attention kernels for one head shape, one type of cache and one type of operands.
+/// Attention kernels for one head shape, one type of cache and one type of operands. Layers that
+/// read the cache of another have the kernels of those that write it.
 ///
 /// # Panics
 /// Operations panic where arrays are too short or of another type. Cells, pages and positions
@@ -92,7 +93,7 @@ impl Attention {
             Ok((wide, kernel))
         });
         Ok(Self {
-            shape: *shape,
+            shape: writing(shape),
             cached,
             operand,
             multiprocessors: context.gpu().multiprocessors(),
@@ -115,7 +116,7 @@ impl Attention {
         Self { wide: None, ..self }
     }
 
-    /// Heads that the kernels were compiled for.
+    /// Heads that the kernels were compiled for, as those of a layer that writes to its cache.
     pub fn shape(&self) -> &AttentionShape {
         &self.shape
     }
@@ -134,6 +135,8 @@ impl Attention {
     pub fn plan(&self, stream: &Stream, inputs: &Inputs, work: &mut Work) -> Result<(), CudaError> {
         work.expect(&self.shape, inputs.rows().most());
         let kv_heads = self.shape.kv_heads as u32;
+        let least_wide = self.least_wide(inputs);
+        work.may_be_wide = least_wide.is_some();
         let parameters = Plan {
             batch: inputs.address(),
             work: work.list(),
@@ -141,7 +144,7 @@ impl Attention {
             heads: self.shape.heads as u32,
             // With this many tiles the device is busy without splitting them.
             split_tiles: self.multiprocessors / kv_heads,
-            least_wide: self.least_wide(inputs).unwrap_or(u32::MAX),
+            least_wide: least_wide.unwrap_or(u32::MAX),
             blocks: self.shared(self.at_once),
             wide_blocks: self
                 .wide
@@ -175,7 +178,8 @@ impl Attention {
     ) -> Result<(), CudaError> {
         let (shape, most) = (&self.shape, inputs.tokens().most());
         let queries = queries.into();
-        queries.expect(most, shape.qkv_width());
+        let query_stride = self.row_width(queries.alone);
+        queries.expect(most, query_stride);
         out.expect(
             self.operand,
             most * shape.out_width(),
@@ -215,12 +219,14 @@ impl Attention {
             ahead_bytes,
             ahead,
             sinks,
+            query_stride: query_stride as u32,
+            pad: 0,
         };
         let grid = |at_once| [self.shared(at_once), shape.kv_heads as u32, 1];
         // SAFETY: the plan keeps within the room for parts, all tokens have queries, and room in
         // `out`, and missing cells are not read.
         unsafe {
-            if let (Some((wide, kernel)), Some(_)) = (&self.wide, self.least_wide(inputs)) {
+            if let (Some((wide, kernel)), true) = (&self.wide, work.may_be_wide) {
                 kernel.launch(stream, grid(wide.at_once), &parameters)?;
             }
             self.attend
@@ -273,16 +279,17 @@ impl Attention {
     }
 
     /// Number of wide items for each key and value head that give every multiprocessor one. `None`
-    /// if all queries of a batch of this size do not fill as many tiles. Then the kernel for them
-    /// is not launched, since decode steps would wait for it in vain.
+    /// if the queries of all rows that may have wide tiles do not fill as many. Then the kernel for
+    /// them is not launched, since decode steps would wait for it in vain.
     fn least_wide(&self, inputs: &Inputs) -> Option<u32> {
         self.wide.as_ref()?;
         let AttentionShape {
             heads, kv_heads, ..
         } = self.shape;
+        let (group, tile) = (heads / kv_heads, wide_queries(&self.shape));
         let least = self.multiprocessors.div_ceil(kv_heads as u32);
-        let most = inputs.tokens().most() * (heads / kv_heads) / wide_queries(&self.shape);
-        (most >= least as usize).then_some(least)
+        let tokens = inputs.tokens_in_long_rows(tile.div_ceil(group));
+        (tokens * group / tile >= least as usize).then_some(least)
     }
 }
 
@@ -338,6 +345,14 @@ fn tile_defines(shape: &AttentionShape, cached: Element, operand: Element) -> De
         ("OPERAND", operand.name().to_owned()),
         ("CACHED_IS_BF16", is_bf16.to_string()),
     ]
+}
+
+/// The shape of a layer that writes to the cache, if one of `shape` reads it.
+pub(crate) fn writing(shape: &AttentionShape) -> AttentionShape {
+    AttentionShape {
+        reads_only: false,
+        ..*shape
+    }
 }
 
 /// The window as kernels know it: as none, one of more positions than there are.

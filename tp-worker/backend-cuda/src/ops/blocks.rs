@@ -15,7 +15,7 @@ use crate::kernels::{self, Source};
 use crate::ops::{Sums, SumsParameter};
 use crate::runtime::{Buffer, Compiler, Context, Defines, Kernel, Module, Stream};
 use crate::tensors::{Element, Floats, Rows, blocks};
-use parameters::{Activate, EndBlock, ScaleLogits, SigmoidGate, SquareSums, WholeNorm};
+use parameters::{Activate, EndBlock, JoinNorms, ScaleLogits, SigmoidGate, SquareSums, WholeNorm};
 
 /// Threads of a block.
 const THREADS: u32 = 256;
@@ -27,6 +27,7 @@ const THREADS: u32 = 256;
 pub struct BlockOps {
     operand: Element,
     end_block: Kernel<EndBlock>,
+    join_norms: Kernel<JoinNorms>,
     square_sums: Kernel<SquareSums>,
     whole_norm: Kernel<WholeNorm>,
     activate: Kernel<Activate>,
@@ -49,6 +50,7 @@ impl BlockOps {
         Ok(Self {
             operand,
             end_block: module.kernel("end_block", THREADS, 0)?,
+            join_norms: module.kernel("join_norms", THREADS, 0)?,
             square_sums: module.kernel("square_sums", THREADS, 0)?,
             whole_norm: module.kernel("whole_norm", THREADS, 0)?,
             activate: module.kernel("activate", THREADS, 0)?,
@@ -103,6 +105,44 @@ impl BlockOps {
         // SAFETY: all have room for `most` rows, and the residual is borrowed alone.
         unsafe {
             self.end_block
+                .launch(stream, [most as u32, 1, 1], &parameters)
+        }
+    }
+
+    /// Adds the norms of two outputs in `x`: see [`lockstep_backend::Ops::join_norms`].
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn join_norms(
+        &self,
+        stream: &Stream,
+        x: &mut Floats,
+        y: &Floats,
+        [of_x, of_y]: [RmsNorm<'_, Buffer<f32>>; 2],
+        rows: Rows<'_>,
+    ) -> Result<(), CudaError> {
+        let (most, width) = (rows.most(), of_x.weight.len());
+        x.expect(Element::F32, most * width, "the output of a block");
+        y.expect(
+            Element::F32,
+            most * width,
+            "the output of the block beside it",
+        );
+        assert!(of_y.weight.len() == width, "both outputs are as wide");
+        let parameters = JoinNorms {
+            x: x.address(),
+            y: y.address(),
+            of_x: of_x.weight.address(),
+            of_y: of_y.weight.address(),
+            rows: rows.parameter(),
+            width: width as u32,
+            x_eps: of_x.eps,
+            y_eps: of_y.eps,
+            pad: 0,
+        };
+        // SAFETY: both have room for `most` rows, and `x` is borrowed alone.
+        unsafe {
+            self.join_norms
                 .launch(stream, [most as u32, 1, 1], &parameters)
         }
     }

@@ -250,14 +250,14 @@ impl ExpertOps {
     ) -> Result<(), CudaError> {
         let scored = w.scored;
         scores.expect(Element::F32, rows.most() * scored, "a router's scores");
-        let corrected = w.correction.is_none_or(|values| values.len() == scored);
+        let of_all = |values: &Buffer<f32>| values.len() == scored;
         assert!(
-            corrected && w.active <= scored && w.first + w.held() <= scored,
-            "a router scores its experts"
+            w.correction.is_none_or(of_all) && w.scales.is_none_or(of_all),
+            "corrections and factors are of all experts"
         );
         assert!(
-            w.scales.is_none(),
-            "configuration refuses factors of weights"
+            w.active <= scored && w.first + w.held() <= scored,
+            "a router scores its experts"
         );
         // All experts are one group where there are none.
         let groups = w.routing.groups.unwrap_or(ExpertGroups {
@@ -272,6 +272,7 @@ impl ExpertOps {
         let parameters = Route {
             scores: scores.address(),
             correction: w.correction.map_or(0, Buffer::address),
+            scales: w.scales.map_or(0, Buffer::address),
             experts: lists.experts,
             weights: lists.weights,
             rows,

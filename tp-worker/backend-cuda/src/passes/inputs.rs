@@ -112,6 +112,11 @@ pub struct Inputs {
     turn: usize,
     /// Numbers of tokens, rows, wanted tokens and choices of the batch staged last.
     counts: [usize; 4],
+    /// Number of tokens of each of its rows.
+    lengths: Vec<u32>,
+    /// True if launches are for the staged rows, and not for all that a size allows, or that the
+    /// device lays out.
+    as_staged: bool,
     /// Shape of the drafts that devices make for the batch, if they do.
     drafts: Option<DraftShape>,
     /// States and records of recurrent layers that the batch names.
@@ -147,6 +152,8 @@ impl Inputs {
             stages: [stage()?, stage()?],
             turn: 0,
             counts: [0; 4],
+            lengths: Vec::with_capacity(limits.requests),
+            as_staged: false,
             drafts: None,
             named: states::Named::default(),
             least: states::Least::default(),
@@ -189,6 +196,9 @@ impl Inputs {
             batch.logit_tokens.len(),
             batch.choices.choices.len(),
         ];
+        self.lengths.clear();
+        self.lengths.extend(batch.rows.iter().map(|row| row.q_len));
+        self.as_staged = true;
         self.drafts = batch.draft_shape();
         self.named = named;
         self.renumber();
@@ -212,6 +222,7 @@ impl Inputs {
             "{rows} rows of {tokens} tokens fit into {limits:?}"
         );
         self.counts = [tokens, rows.min(limits.requests), wanted, 0];
+        self.as_staged = false;
         self.renumber();
     }
 
@@ -232,6 +243,7 @@ impl Inputs {
         assert!(fits, "a pass of {size} fits into {limits:?}");
         let choices = self.counts[CHOICES];
         self.counts = [size.tokens, size.requests, size.tokens, choices];
+        self.as_staged = false;
     }
 
     /// Tokens of the batch.
@@ -241,6 +253,14 @@ impl Inputs {
     /// Rows of the batch, one for each request.
     pub fn rows(&self) -> Rows<'_> {
         Rows::counted(self.counts[ROWS], &self.device, ROWS)
+    }
+    /// Number of tokens that lie in rows of at least `least` tokens, or the most that may.
+    pub(crate) fn tokens_in_long_rows(&self, least: usize) -> usize {
+        if !self.as_staged {
+            return self.counts[TOKENS];
+        }
+        let lengths = self.lengths.iter().map(|length| *length as usize);
+        lengths.filter(|length| *length >= least).sum()
     }
     /// Tokens whose logits are wanted.
     pub fn wanted(&self) -> Rows<'_> {

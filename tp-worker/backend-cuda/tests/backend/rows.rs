@@ -42,6 +42,22 @@ fn lists_are_those_that_were_given() {
     }
 }
 
+/// Rows that lie together come from any row on, in units of any size.
+#[test]
+fn ranges_of_rows_are_those_that_were_given() {
+    let mut gpu = gpu(Dtype::Bfloat16);
+    for (width, range) in [(5, 0..9), (5, 3..7), (16, 8..9)] {
+        let values: Vec<f32> = (0..9 * width as u16).map(f32::from).collect();
+        let x = sums(&mut gpu, &values, width);
+        let own = &values[range.start * width..range.end * width];
+        for holds in [Holds::Sum, Holds::Operand] {
+            let mut out = gpu.tensor(range.len(), width, holds).unwrap();
+            gpu.gather_rows(&x, Rows::Range(range.clone()), &mut out);
+            assert_eq!(read(&mut gpu, &out), own);
+        }
+    }
+}
+
 /// Sums become operands. If both are of one type, nothing is copied.
 #[test]
 fn operands_are_sums_in_their_type() {

@@ -176,6 +176,34 @@ fn sinks_join_the_sum_of_weights_alone() {
     }
 }
 
+/// Gives a run rows that have queries alone.
+fn reading(run: Run) -> Run {
+    Run {
+        shape: AttentionShape {
+            reads_only: true,
+            ..run.shape
+        },
+        ..run
+    }
+}
+
+/// Rows without keys and values have the bits of rows with some, by the same kernels.
+#[test]
+fn layers_that_only_read_have_the_bits_of_those_that_write() {
+    let gpu = Gpu::new();
+    for run in [
+        within(run(4, 2, 32, Element::Bf16), SPAN + 30),
+        run(3, 1, 24, Element::F32),
+    ] {
+        let attention = kernels(&gpu, &reading(run));
+        assert_eq!(*attention.shape(), run.shape);
+        let requests = mixed(&mut Noise(7));
+        let _order = lockstep_fake_cuda::order(1);
+        let wanted = attend(&gpu, &attention, &run, &requests);
+        assert_same(&attend(&gpu, &attention, &reading(run), &requests), &wanted);
+    }
+}
+
 /// Expects the results of a batch in two runs to be equal.
 #[track_caller]
 pub fn assert_same(found: &[Vec<f32>], wanted: &[Vec<f32>]) {

@@ -143,6 +143,36 @@ fn end(
     }
 }
 
+/// The norms of two outputs are added in place of the first. Rows that are not there stay.
+#[test]
+fn norms_of_two_outputs_are_added() {
+    for_all(|gpu, operations, _, noise| {
+        let (rows, width) = (2 + noise.below(4), noise.width());
+        let there = 1 + noise.below(rows - 1);
+        let [x, y] = [0; 2].map(|_| noise.floats(rows * width));
+        let [of_x, of_y] = [0; 2].map(|_| noise.floats(width));
+        let [on_x, on_y] = [&of_x, &of_y].map(|all| gpu.buffer(all));
+        let norms = [&on_x, &on_y].map(|weight| RmsNorm { weight, eps: EPS });
+        let counts = gpu.buffer(&[there as u32]);
+        let rows_there = Rows::counted(rows, &counts, 0);
+        let mut sum = gpu.floats(Element::F32, &x);
+        let other = gpu.floats(Element::F32, &y);
+        operations
+            .join_norms(&gpu.stream, &mut sum, &other, norms, rows_there)
+            .expect("a launch");
+        let found = gpu.read(&sum);
+        let (before, behind) = found.split_at(there * width);
+        assert_eq!(bits(behind), bits(&x[there * width..]));
+        for (row, found) in before.chunks(width).enumerate() {
+            let at = row * width..(row + 1) * width;
+            let of_both = [(&x, &of_x), (&y, &of_y)];
+            let [one, two] = of_both.map(|(all, weight)| rms(&wide(&all[at.clone()]), weight));
+            let wanted: Vec<f64> = one.iter().zip(two).map(|(x, y)| x + y).collect();
+            assert_close(found, &wanted, tolerance(Element::F32));
+        }
+    });
+}
+
 /// Shapes of heads with copies of key heads, of which some don't count.
 #[test]
 fn norms_over_all_heads_are_those_of_plain_loops() {

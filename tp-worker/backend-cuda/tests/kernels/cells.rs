@@ -9,7 +9,7 @@ use lockstep_backend_cuda::{
 };
 use lockstep_types::KvCacheDtype;
 
-use crate::support::{ELEMENTS, Gpu, Noise, SEEDS, assert_close, bits, rounded, tolerance};
+use crate::support::{ELEMENTS, Gpu, Noise, SEEDS, assert_close, bits, rounded, tokens, tolerance};
 
 const EPS: f32 = 1e-6;
 const PAGE_SIZE: usize = 4;
@@ -238,6 +238,57 @@ fn cells_are_copied_one_after_the_other() {
     }
 }
 
+/// Rows of queries alone are normed and rotated as those beside keys and values.
+#[test]
+fn queries_may_come_alone() {
+    let gpu = Gpu::new();
+    let (shape, stream) = (shape(), &gpu.stream);
+    for (element, seed) in ELEMENTS.into_iter().zip(SEEDS) {
+        let _order = lockstep_fake_cuda::order(seed);
+        let attention = kernels(&gpu, element);
+        let mut noise = Noise(seed);
+        let weights = Weights::new(&mut noise, 20, 40);
+        let positions: Vec<u32> = (0..20).map(|_| noise.below(40) as u32).collect();
+        let cells: Vec<u32> = (0..20).collect();
+        let batch = Batch {
+            cells: &cells,
+            ..tokens(&positions)
+        };
+        let inputs = gpu.inputs(&batch, PAGE_SIZE);
+        let all = noise.floats(20 * shape.qkv_width());
+        let queries = gpu.buffer(&weights.queries);
+        let norms = HeadNorms {
+            queries: Some(&queries),
+            eps: EPS,
+            ..HeadNorms::default()
+        };
+        let with = (norms, &weights.rope(&gpu));
+        let kv = cache_shape(element, 1, 5);
+        let mut cache = PagedCache::new(&gpu.context, &kv).expect("room");
+        let mut qkv = gpu.floats(Element::F32, &all);
+        attention
+            .prepare(stream, &mut qkv, with, &inputs, Some((&mut cache, 0)))
+            .expect("a launch");
+        let (of_row, alone) = (shape.qkv_width(), shape.heads * shape.head_dim);
+        let own = |all: &[f32]| -> Vec<f32> {
+            let rows = all.chunks(of_row);
+            rows.flat_map(|row| &row[..alone]).copied().collect()
+        };
+        let mut queries = gpu.floats(Element::F32, &own(&all));
+        attention
+            .prepare(stream, &mut queries, with, &inputs, None)
+            .expect("a launch");
+        let (found, wanted) = (gpu.read(&queries), own(&gpu.read(&qkv)));
+        for (found, wanted) in found
+            .chunks(shape.head_dim)
+            .zip(wanted.chunks(shape.head_dim))
+        {
+            let of = |head: &[f32]| bits(&rounded_in_place(element, head));
+            assert_eq!(of(found), of(wanted));
+        }
+    }
+}
+
 /// Several operations in place, one after the other, do the same as one launch.
 #[test]
 fn norms_rotation_and_stores_may_be_had_apart() {
@@ -288,9 +339,9 @@ fn norms_rotation_and_stores_may_be_had_apart() {
                 queries: None,
                 ..norms
             };
-            attention.norm_heads(stream, qkv, queries_alone, 20)?;
-            attention.norm_heads(stream, qkv, keys_alone, 20)?;
-            attention.rotate(stream, qkv, &rope, &inputs)?;
+            attention.norm_heads(stream, (qkv, false), queries_alone, 20)?;
+            attention.norm_heads(stream, (qkv, false), keys_alone, 20)?;
+            attention.rotate(stream, (qkv, false), &rope, &inputs)?;
             attention.store(stream, qkv, &inputs, cache, 0)
         });
         assert!((&at_once.1, &at_once.2) == (&apart.1, &apart.2));

@@ -1,6 +1,7 @@
 //! Mixtures of experts: routes, products of each expert with the rows that chose it, weighed sums.
 
 mod elsewhere;
+mod exact;
 mod gates;
 
 use std::ops::Range;
@@ -115,6 +116,8 @@ pub struct Case {
     shared: usize,
     routing: Routing,
     correction: Option<Vec<f32>>,
+    /// Factors of the weights.
+    scales: Option<Vec<f32>>,
     gate: ExpertGate,
     /// Biases of gates and ups, and of the projections behind them.
     biases: Option<[Vec<f32>; 2]>,
@@ -126,6 +129,7 @@ pub struct Case {
 /// A mixture's weights on the device.
 struct Loaded {
     correction: Option<Buffer<f32>>,
+    scales: Option<Buffer<f32>>,
     gate_up: Vec<CudaMatrix>,
     down: Vec<CudaMatrix>,
 }
@@ -133,7 +137,7 @@ struct Loaded {
 impl Case {
     /// Makes `rows` rows. Every third row prefers the first experts, so that some experts have
     /// many rows and others none. Multiples of five have clamped gates and biases, other multiples
-    /// of eleven have GELU.
+    /// of eleven have GELU. Multiples of three rows, or of four, have factors of weights.
     fn new(
         element: Element,
         (rows, count, active): (usize, usize, usize),
@@ -146,6 +150,7 @@ impl Case {
             row[active - 1] += 2.0;
         }
         let correction = (active == 3).then(|| noise.floats(count));
+        let factors = rows.is_multiple_of(3) || rows.is_multiple_of(4);
         let all = count + shared;
         let biased = rows.is_multiple_of(5);
         let biases = biased.then(|| [2 * COLUMNS, OUT].map(|len| noise.floats(all * len)));
@@ -173,6 +178,7 @@ impl Case {
                 groups: None,
             },
             correction,
+            scales: factors.then(|| Noise(rows as u64).floats(count)),
             gate: match (biased, rows % 11) {
                 (true, _) => ExpertGate::Clamped {
                     limit: 1.5,
@@ -207,8 +213,8 @@ impl Case {
     }
 
     fn load_as(&self, gpu: &mut CudaBackend, format: WeightFormat) -> Loaded {
-        let correction = self.correction.as_ref();
-        let correction = correction.map(|values| gpu.load_vector(values).expect("room"));
+        let [correction, scales] = [&self.correction, &self.scales]
+            .map(|values| Some(gpu.load_vector(values.as_ref()?).expect("room")));
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
         for expert in &self.experts {
             gate_up.push(matrix(gpu, format, &expert.gate_up, IN));
@@ -216,6 +222,7 @@ impl Case {
         }
         Loaded {
             correction,
+            scales,
             gate_up,
             down,
         }
@@ -264,7 +271,7 @@ impl Case {
             shared,
             routing: self.routing,
             correction: w.correction.as_ref(),
-            scales: None,
+            scales: w.scales.as_ref(),
             gate_up: &w.gate_up[here.start..here.end + shared],
             gate_up_bias: biases[0].as_ref(),
             gate: self.gate,
@@ -274,60 +281,6 @@ impl Case {
         gpu.experts(&x, &mut scores, experts, space, &mut out)
             .expect("launches");
         read(gpu, &out)
-    }
-
-    /// Returns the experts of a row by ascending number, each with its weight.
-    fn chosen(&self, row: usize) -> Vec<(usize, f64)> {
-        let scores = &self.scores[row * self.count()..(row + 1) * self.count()];
-        let power = |score: &f32| f64::from(*score).exp();
-        let total: f64 = scores.iter().map(power).sum();
-        let weights = scores.iter().map(|score| match self.routing.weights {
-            RouterWeights::Softmax => power(score) / total,
-            RouterWeights::Sigmoid => power(score) / (1.0 + power(score)),
-        });
-        let mut all: Vec<_> = weights.enumerate().collect();
-        let correction = |expert: usize| self.correction.as_ref().map_or(0.0, |own| own[expert]);
-        let worth = |(expert, weight): &(usize, f64)| weight + f64::from(correction(*expert));
-        all.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
-        all.truncate(self.active);
-        all.sort_by_key(|(expert, _)| *expert);
-        let sum: f64 = all.iter().map(|(_, weight)| weight).sum();
-        let divisor = if self.routing.renormalized { sum } else { 1.0 };
-        let factor = f64::from(self.routing.factor) / divisor;
-        let chosen = all
-            .into_iter()
-            .map(|(expert, weight)| (expert, weight * factor));
-        let shared = (self.count()..self.experts.len()).map(|expert| (expert, 1.0));
-        chosen.chain(shared).collect()
-    }
-
-    /// Returns a row of the output by plain loops.
-    fn exact(&self, row: usize) -> Vec<f64> {
-        let dot = |a: &[f32], b: &[f32]| -> f64 {
-            let terms = a.iter().zip(b);
-            terms.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
-        };
-        let (x, mut sums) = (&self.x[row * IN..(row + 1) * IN], vec![0.0; OUT]);
-        for (number, weight) in self.chosen(row) {
-            let Expert { gate_up, down } = &self.experts[number];
-            let bias = |of: usize, len: usize, at: usize| {
-                let biases = self.biases.as_ref();
-                biases.map_or(0.0, |biases| f64::from(biases[of][number * len + at]))
-            };
-            let column =
-                |at: usize| dot(x, &gate_up[at * IN..(at + 1) * IN]) + bias(0, 2 * COLUMNS, at);
-            let activated = |at: usize| {
-                let (gate, up) = (column(at), column(COLUMNS + at));
-                gates::let_through(self.gate, gate, up) as f32
-            };
-            let activated: Vec<f32> = (0..COLUMNS).map(activated).collect();
-            let activated = rounded(self.element, &activated);
-            for (at, sum) in sums.iter_mut().enumerate() {
-                let product = dot(&activated, &down[at * COLUMNS..(at + 1) * COLUMNS]);
-                *sum += weight * (product + bias(1, OUT, at));
-            }
-        }
-        sums
     }
 
     /// Compares all rows of a mixture in MXFP4 with those of the same floats, bit for bit. Rows
@@ -394,6 +347,7 @@ fn every_exponent_is_exact() {
     for element in ELEMENTS {
         let mut gpu = backend(element);
         let mut case = Case::new(element, (4, 3, 2), &mut Noise(3));
+        case.scales = None;
         case.experts
             .iter_mut()
             .for_each(|of| of.gate_up.fill(0.125));

@@ -1,6 +1,8 @@
 //! Faults planted in kernels, to see that tests find every one. A child process compiles
 //! sources that were changed before.
 
+mod gemma4;
+
 use std::process::Command;
 
 use lockstep_backend::AttentionShape;
@@ -485,8 +487,9 @@ fn every_planted_fault_is_found() {
     if !lockstep_fake_cuda::seed(1) {
         return; // A real device's compiler changes nothing.
     }
+    let all = [&FAULTS[..], &gemma4::FAULTS].concat();
     let missed: Vec<String> = std::thread::scope(|scope| {
-        let parts = FAULTS.chunks(FAULTS.len().div_ceil(2));
+        let parts = all.chunks(all.len().div_ceil(2));
         let parts: Vec<_> = parts
             .map(|part| scope.spawn(|| part.iter().copied().filter_map(missed).collect::<Vec<_>>()))
             .collect();

@@ -3,7 +3,7 @@
 
 use lockstep_backend::{AttentionShape, Batch, KvShape, Row};
 use lockstep_backend_cuda::{
-    Attention, Beside, Cut, Element, Floats, PagedCache, Work, WorkLimits,
+    Attention, Beside, Cut, Element, Floats, PagedCache, Queries, Work, WorkLimits,
 };
 use lockstep_types::KvCacheDtype;
 
@@ -307,9 +307,10 @@ pub fn attend_before(
     attention
         .plan(stream, &inputs, &mut work)
         .expect("a launch");
+    let queries = Queries::from(&qkv).in_rows(shape.reads_only);
     attention
         .attend(
-            stream, &qkv, &inputs, &cache, 1, &mut work, &mut out, beside,
+            stream, queries, &inputs, &cache, 1, &mut work, &mut out, beside,
         )
         .expect("launches");
     let out = gpu.read(&out);

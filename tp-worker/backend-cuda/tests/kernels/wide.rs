@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 
 use lockstep_backend::AttentionShape;
 use lockstep_backend_cuda::{Attention, Cut, Element};
+use lockstep_fake_cuda::calls;
 
 use crate::requests::{Request, Run, attend, cut, oracle};
 use crate::support::{Gpu, Noise, SEEDS, assert_close, bits};
@@ -201,6 +202,36 @@ fn wide_tiles_are_used_where_they_fill_the_device() {
             parts,
         };
         assert_eq!(cut(&gpu, &wide, &run, &requests), wanted, "row {at}");
+    }
+}
+
+/// The kernel is launched for rows of many queries, and not for as many queries in rows of few: 16
+/// heads of a latent, which share a cell, are half of a tile.
+#[test]
+fn rows_of_few_queries_launch_nothing_wide() {
+    let gpu = Gpu::new();
+    let latents = run(16, 1, 24, 0);
+    let latents = Run {
+        shape: AttentionShape {
+            latent: Some(16),
+            ..latents.shape
+        },
+        ..latents
+    };
+    for (run, count) in [(latents, 9), (run(4, 2, 16, 0), 64)] {
+        let [wide, narrow] = kernels(&gpu, &run);
+        let launches = |attention: &Attention, requests: &[Request]| {
+            let before = calls(c"cuLaunchKernelEx")?;
+            attend(&gpu, attention, &run, requests);
+            Some(calls(c"cuLaunchKernelEx")? - before)
+        };
+        let apart: Vec<_> = (0..count).map(|id| Request::causal(id, 9, 1)).collect();
+        let together = [Request::causal(1, 9, count as usize)];
+        let Some(least) = launches(&narrow, &apart) else {
+            return; // A real device does not count.
+        };
+        assert_eq!(launches(&wide, &apart), Some(least));
+        assert_eq!(launches(&wide, &together), Some(least + 1));
     }
 }
 

@@ -51,6 +51,19 @@ pub trait Ops: Memory {
         end: BlockEnd<'_, Self::Vector>,
         out: &mut Self::Tensor,
     );
+    /// `x = norm(x) + norm(y)`, with `norms` in this order: what two blocks side by side add to the
+    /// residual stream. Both are `[n, width]`, as is `space`, whose content afterwards is
+    /// unspecified.
+    fn join_norms(
+        &mut self,
+        x: &mut Self::Tensor,
+        y: &Self::Tensor,
+        norms: [RmsNorm<'_, Self::Vector>; 2],
+        width: usize,
+        space: &mut Self::Tensor,
+    ) {
+        composed::join_norms(self, x, y, norms, width, space);
+    }
     /// RMS norm over each head of `qkv`'s columns `first_head..first_head + heads`, in
     /// place (Qwen3's q and k norms, Gemma 4's of values); `weight` has `head_dim` values.
     fn head_norm(

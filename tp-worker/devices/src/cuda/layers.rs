@@ -2,27 +2,13 @@
 
 use lockstep_backend::DeltaShape;
 use lockstep_backend_cuda::{CudaError, OTHER_RULES, check_delta};
-use lockstep_types::{LayerSpec, Mixer, Mlp, ModelConfig};
+use lockstep_types::{Mixer, ModelConfig};
 
 /// Returns `Ok` if GPUs serve the layers of `model`.
 ///
 /// # Errors
 /// [`CudaError::Unsupported`] names what they do not have.
 pub(super) fn served(model: &ModelConfig) -> Result<(), CudaError> {
-    let refused = |what: &str| {
-        let why = format!("{what} are not served on GPUs: give --device cpu");
-        Err(CudaError::Unsupported(why))
-    };
-    let beside = |layer: &LayerSpec| matches!(layer.mlp, Mlp::Parallel(_));
-    if model.attentions().any(|layer| layer.kv_of.is_some()) {
-        return refused("layers that share caches");
-    }
-    if model.per_layer.is_some() {
-        return refused("per-layer embeddings");
-    }
-    if model.layers.iter().any(beside) {
-        return refused("experts beside MLPs");
-    }
     let mut mixers = model.layers.iter().map(|layer| &layer.mixer);
     mixers.try_for_each(|mixer| match mixer {
         Mixer::Attention(_) | Mixer::LatentAttention(_) | Mixer::None => Ok(()),

@@ -21,7 +21,7 @@ use crate::{
         rope_tables,
     },
     models::decoder::Decoder,
-    runner::transformer::Buffers,
+    runner::transformer::{Buffers, tail},
 };
 
 /// Returns the bytes that rank `rank` of `engine` takes on `device`. The ranks must divide
@@ -156,6 +156,9 @@ impl Part {
         let mut counter = Counter::new(device);
         count(Buffers::new(&mut counter, model, shard, limits));
         counter.inputs(&limits.inputs());
+        if let Some(limits) = tail::inputs(model, shard, &limits) {
+            counter.inputs(&limits);
+        }
         let rope = rope_bytes(device, model, limits.positions);
         let Topology {
             world, attention, ..

@@ -12,6 +12,7 @@ mod notes;
 mod restore;
 mod size;
 mod staged;
+pub(crate) mod tail;
 
 use std::{ops::Range, path::PathBuf};
 
@@ -31,6 +32,7 @@ use crate::{
 };
 pub(crate) use buffers::Buffers;
 use capture::Capture;
+use tail::Tail;
 
 pub use load::LoadOptions;
 pub(super) use logits::scaling;
@@ -55,6 +57,8 @@ pub struct Transformer<B: Backend> {
     buffers: Buffers<B::Tensor>,
     /// The staged batch of a pass.
     inputs: B::Inputs,
+    /// The staged batch of the tail; `None` for a model without one.
+    tail: Option<Tail<B>>,
     /// Shape of the notes that passes carry; `None` if they carry none.
     notes: Option<NoteShape>,
     /// Row numbers `0..` of all wanted rows, from which a logit block takes its range.

@@ -153,6 +153,7 @@ fn chunked_and_batched_runs_are_bit_identical_on_cuda() {
         "gpt_oss_mxfp4",
         "qwen3_next",
         "deepseek_v3",
+        "gemma4_per_layer",
     ];
     for (name, case) in cases_on_gpus().filter(|(name, _)| models.contains(name)) {
         let texts = texts(&case.golden);

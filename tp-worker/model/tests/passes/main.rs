@@ -2,6 +2,7 @@
 //! since compiling the runner takes longer than its tests.
 //!
 //! - [`forward`] has the promises of a pass, [`data_parallel`] those of several DP ranks.
+//! - [`tail`] has last layers that run over wanted tokens alone.
 //! - [`packed`] has weights that are packed once, [`exchange`] those that are read while the
 //!   server runs.
 
@@ -20,3 +21,4 @@ mod data_parallel;
 mod exchange;
 mod forward;
 mod packed;
+mod tail;

@@ -41,6 +41,8 @@ pub struct Naive {
     pub recorded: usize,
     /// Number of rows that MLPs ran over.
     pub activated: usize,
+    /// Number of tokens that attended.
+    pub attended: usize,
     /// True if the device fails at the end of each pass.
     pub failing: bool,
     /// Mistake of operations; `None` if there is none.
@@ -119,6 +121,7 @@ impl Naive {
             replays: 0,
             recorded: 0,
             activated: 0,
+            attended: 0,
             failing: false,
             fault: None,
             late: Vec::new(),
@@ -325,6 +328,7 @@ impl Ops for Naive {
         }
         let size = cache.shape.page_size;
         for row in &inputs.rows {
+            self.attended += row.q_len as usize;
             for new in 0..row.q_len as usize {
                 let token = row.start as usize + new;
                 let up_to = seen(row, new, &inputs.masks);
@@ -419,8 +423,9 @@ impl Ops for Naive {
     }
     fn gather_rows(&mut self, x: &Tensor, rows: Rows<'_, Inputs>, out: &mut Tensor) {
         let rows = match rows {
-            Rows::Wanted(inputs, range) => &inputs.wanted[range],
-            Rows::List(rows) => rows,
+            Rows::Wanted(inputs, range) => inputs.wanted[range].to_vec(),
+            Rows::List(rows) => rows.to_vec(),
+            Rows::Range(range) => range.map(|row| row as u32).collect(),
         };
         assert_eq!(out.rows, rows.len());
         x.holds(COPIED);

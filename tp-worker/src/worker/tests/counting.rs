@@ -268,6 +268,7 @@ impl Ops for Counting {
         let rows = match rows {
             Rows::Wanted(inputs, range) => Rows::Wanted(&inputs.batch, range),
             Rows::List(list) => Rows::List(list),
+            Rows::Range(range) => Rows::Range(range),
         };
         self.count("gather_rows")
             .gather_rows(x.of(COPIED), rows, out.of_mut(COPIED));

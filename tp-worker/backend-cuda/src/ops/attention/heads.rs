@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use lockstep_backend::AttentionShape;
+
 use super::{Attention, PagedCache, THREADS, parameters};
 use crate::error::CudaError;
 use crate::ops::{Sums, SumsWithSpace};
@@ -40,13 +42,15 @@ pub struct Rope {
 
 /// Queries on their way to attention, in rows of places for 32-bit floats, as wide as
 /// [`AttentionShape::qkv_width`](lockstep_backend::AttentionShape::qkv_width) says. A row begins with
-/// the queries' heads.
+/// the queries' heads, or has nothing else.
 #[derive(Clone, Copy)]
 pub struct Queries<'a> {
     pub(super) address: u64,
     len: usize,
     /// True if each head has the cache's type, at the beginning of its place.
     pub(super) rounded: bool,
+    /// True if rows have queries alone.
+    pub(super) alone: bool,
     of: PhantomData<&'a Floats>,
 }
 
@@ -60,6 +64,12 @@ impl<'a> Queries<'a> {
             rounded: true,
             ..Self::from(space)
         }
+    }
+
+    /// Returns these queries, in rows that have nothing else if `alone` says so.
+    #[must_use]
+    pub fn in_rows(self, alone: bool) -> Self {
+        Self { alone, ..self }
     }
 
     /// # Panics
@@ -78,6 +88,7 @@ impl<'a> From<&'a Floats> for Queries<'a> {
             address: qkv.address(),
             len: qkv.len(),
             rounded: false,
+            alone: false,
             of: PhantomData,
         }
     }
@@ -110,50 +121,72 @@ impl Attention {
         cache: &mut PagedCache,
         layer: usize,
     ) -> Result<Queries<'a>, CudaError> {
+        let to = Some((cache, layer));
+        self.prepare(stream, qkv, (norms, rope), inputs, to)
+    }
+
+    /// Does [`Self::rotate_and_store`] with a layer of a cache. Without, rows have queries alone,
+    /// `[tokens, heads·head_dim]`, since another layer has stored keys and values.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn prepare<'a>(
+        &self,
+        stream: &Stream,
+        qkv: impl Into<SumsWithSpace<'a>>,
+        (norms, rope): (HeadNorms<'_>, &Rope),
+        inputs: &Inputs,
+        to: Option<(&mut PagedCache, usize)>,
+    ) -> Result<Queries<'a>, CudaError> {
         let (SumsWithSpace { sums, space }, most) = (qkv.into(), inputs.tokens().most());
-        sums.expect(most, self.shape.qkv_width(), "qkv");
+        let alone = to.is_none();
+        sums.expect(most, self.row_width(alone), "qkv");
         let heads = Heads {
             sums: sums.parameter(),
             rounds: 1,
-            ..self.heads(space, most)
+            ..self.heads(space, most, alone)
         };
-        let heads = self.normed(heads, norms);
-        let heads = self.rotated(heads, rope, inputs);
-        let heads = self.stored(heads, inputs, cache, layer);
+        let heads = self.rotated(self.normed(heads, norms), rope, inputs);
+        let heads = match to {
+            Some((cache, layer)) => self.stored(heads, inputs, cache, layer),
+            None => heads,
+        };
         // SAFETY: the space is borrowed alone, and a head's sums are read by the warp that writes
         // its queries there, before it does.
         unsafe { self.run_heads(stream, &heads) }?;
-        Ok(Queries::rounded(space))
+        Ok(Queries::rounded(space).in_rows(alone))
     }
 
-    /// Norms queries and keys in the first `tokens` rows of `qkv`, in place.
+    /// Norms queries and keys in the first `tokens` rows of `qkv`, in place. Rows have queries
+    /// alone if `alone` says so.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     pub fn norm_heads(
         &self,
         stream: &Stream,
-        qkv: &mut Floats,
+        (qkv, alone): (&mut Floats, bool),
         norms: HeadNorms<'_>,
         tokens: usize,
     ) -> Result<(), CudaError> {
-        let heads = self.normed(self.heads(qkv, tokens), norms);
+        let heads = self.normed(self.heads(qkv, tokens, alone), norms);
         // SAFETY: `qkv` is borrowed alone.
         unsafe { self.run_heads(stream, &heads) }
     }
 
-    /// Rotates queries and keys of `qkv` by their tokens' positions, in place.
+    /// Rotates queries and keys of `qkv` by their tokens' positions, in place. Rows have queries
+    /// alone if `alone` says so.
     ///
     /// # Errors
     /// [`CudaError::Driver`].
     pub fn rotate(
         &self,
         stream: &Stream,
-        qkv: &mut Floats,
+        (qkv, alone): (&mut Floats, bool),
         rope: &Rope,
         inputs: &Inputs,
     ) -> Result<(), CudaError> {
-        let heads = self.heads(qkv, inputs.tokens().most());
+        let heads = self.heads(qkv, inputs.tokens().most(), alone);
         let heads = self.rotated(heads, rope, inputs);
         // SAFETY: `qkv` is borrowed alone.
         unsafe { self.run_heads(stream, &heads) }
@@ -172,7 +205,7 @@ impl Attention {
         cache: &mut PagedCache,
         layer: usize,
     ) -> Result<(), CudaError> {
-        let heads = self.heads(qkv, inputs.tokens().most());
+        let heads = self.heads(qkv, inputs.tokens().most(), false);
         let heads = self.stored(heads, inputs, cache, layer);
         // SAFETY: `qkv` is neither normed nor rotated here, so it is not written.
         unsafe { self.run_heads(stream, &heads) }
@@ -247,11 +280,20 @@ impl Attention {
         unsafe { self.copy_accepted.launch(stream, grid, &parameters) }
     }
 
+    /// Columns of a row of `qkv`, or of queries alone.
+    pub(super) fn row_width(&self, alone: bool) -> usize {
+        let of_row = AttentionShape {
+            reads_only: alone,
+            ..self.shape
+        };
+        of_row.qkv_width()
+    }
+
     /// Kernel parameters that leave `tokens` rows of `qkv` as they are.
-    fn heads(&self, qkv: &Floats, tokens: usize) -> Heads {
+    fn heads(&self, qkv: &Floats, tokens: usize, alone: bool) -> Heads {
         let shape = &self.shape;
         assert!(shape.latent.is_none(), "latents have kernels of their own");
-        qkv.expect(Element::F32, tokens * shape.qkv_width(), "qkv");
+        qkv.expect(Element::F32, tokens * self.row_width(alone), "qkv");
         Heads {
             sums: Sums::from(qkv).parameter(),
             qkv: qkv.address(),
@@ -265,7 +307,7 @@ impl Attention {
             values: 0,
             batch: 0,
             heads: shape.heads as u32,
-            kv_heads: shape.kv_heads as u32,
+            kv_heads: if alone { 0 } else { shape.kv_heads as u32 },
             half: 0,
             cells: 0,
             positions: 0,
@@ -330,7 +372,7 @@ impl Attention {
     /// Nobody else uses `qkv` where heads are normed or rotated, since the kernel writes it
     /// then.
     unsafe fn run_heads(&self, stream: &Stream, heads: &Heads) -> Result<(), CudaError> {
-        let all = self.shape.heads + 2 * self.shape.kv_heads;
+        let all = (heads.heads + 2 * heads.kv_heads) as usize;
         let grid = [heads.most, blocks(all, HEADS_PER_BLOCK), 1];
         // SAFETY: `qkv` has room for all tokens, and missing cells and positions are skipped.
         unsafe { self.rotate_and_store.launch(stream, grid, heads) }

@@ -48,11 +48,6 @@ fn check(shape: &AttentionShape, cached: Element) -> Result<(), CudaError> {
             "{heads} query heads do not divide among {kv_heads} key heads"
         )));
     }
-    if shape.reads_only {
-        return Err(CudaError::Unsupported(
-            "layers that share caches are not served on GPUs: run on the CPU".to_owned(),
-        ));
-    }
     let columns = 16 / cached.bytes();
     let whole = head_dim > 0 && head_dim.is_multiple_of(columns);
     let Some(latent) = shape.latent else {

@@ -97,6 +97,8 @@ pub(super) struct Attend {
     pub ahead_bytes: u32,
     pub ahead: u64,
     pub sinks: u64,
+    pub query_stride: u32,
+    pub pad: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]

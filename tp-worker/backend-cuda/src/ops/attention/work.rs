@@ -77,6 +77,8 @@ pub struct Cut {
 pub struct Work {
     limits: WorkLimits,
     columns: usize,
+    /// True if the last batch may have wide items.
+    pub(super) may_be_wide: bool,
     list: Buffer<u32>,
     parts: Buffer<f32>,
 }
@@ -95,6 +97,7 @@ impl Work {
         Ok(Self {
             limits,
             columns,
+            may_be_wide: false,
             list: Buffer::new(context, words, "attention's work list")?,
             parts: Buffer::new(context, floats, "attention's partial results")?,
         })

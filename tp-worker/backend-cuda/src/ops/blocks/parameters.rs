@@ -24,6 +24,20 @@ pub(super) struct EndBlock {
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
+pub(super) struct JoinNorms {
+    pub x: u64,
+    pub y: u64,
+    pub of_x: u64,
+    pub of_y: u64,
+    pub rows: RowsParameter,
+    pub width: u32,
+    pub x_eps: f32,
+    pub y_eps: f32,
+    pub pad: u32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
 pub(super) struct SquareSums {
     pub qkv: u64,
     pub sums: u64,

@@ -23,6 +23,7 @@ pub(super) struct Score {
 pub(super) struct Route {
     pub scores: u64,
     pub correction: u64,
+    pub scales: u64,
     pub experts: u64,
     pub weights: u64,
     pub rows: RowsParameter,

@@ -49,6 +49,29 @@ impl RowwiseOps {
         unsafe { self.copy(stream, x, &layout, rows, out) }
     }
 
+    /// `out[i] = x[first + i]`, both of `width`, converted to `out`'s type.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn take_rows(
+        &self,
+        stream: &Stream,
+        x: &Floats,
+        width: usize,
+        first: usize,
+        rows: Rows<'_>,
+        out: &mut Floats,
+    ) -> Result<(), CudaError> {
+        let end = first + rows.most();
+        assert!(end * width <= x.len(), "rows lie within the tensor");
+        let layout = Layout {
+            x_row: first,
+            ..Layout::whole(width)
+        };
+        // SAFETY: rows are taken in turn.
+        unsafe { self.copy(stream, x, &layout, rows, out) }
+    }
+
     /// `out[to[i]] = x[from[i]]`, both of `width`, converted to `out`'s type. Other rows of
     /// `out` stay. No row may be named twice in `to`.
     ///
@@ -143,6 +166,7 @@ impl RowwiseOps {
             to,
             width,
             x_width,
+            x_row,
             x_first,
             out_width,
             first,
@@ -154,7 +178,7 @@ impl RowwiseOps {
         let (kernel, units) = self.copier(x.element(), out.element(), elements);
         let [width_units, x_units, _, out_units, first_units] = units.map(|units| units as u32);
         let parameters = CopyRows {
-            x: x.address() + (x_first * x.element().bytes()) as u64,
+            x: x.address() + ((x_row * x_width + x_first) * x.element().bytes()) as u64,
             out: out.address(),
             from,
             to,
@@ -163,7 +187,7 @@ impl RowwiseOps {
             x_stride: x_units,
             out_stride: out_units,
             first: first_units,
-            x_rows: (x.len() / x_width) as u32,
+            x_rows: (x.len() / x_width - x_row) as u32,
             out_rows: (out.len() / out_width) as u32,
         };
         let grid = grid(rows.most(), units[0]);
@@ -192,12 +216,14 @@ impl RowwiseOps {
     }
 }
 
-/// Rows that are copied: `width` columns from `x_first` on, to those from `first` on.
+/// Rows that are copied, counted from `x_row` on: `width` columns from `x_first` on, to those from
+/// `first` on.
 struct Layout {
     from: IndicesParameter,
     to: IndicesParameter,
     width: usize,
     x_width: usize,
+    x_row: usize,
     x_first: usize,
     out_width: usize,
     first: usize,
@@ -211,6 +237,7 @@ impl Layout {
             to: IndicesParameter::ALL,
             width,
             x_width: width,
+            x_row: 0,
             x_first: 0,
             out_width: width,
             first: 0,

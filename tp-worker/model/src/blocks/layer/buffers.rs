@@ -67,6 +67,25 @@ impl<T> LayerBuffers<T> {
         })
     }
 
+    /// Takes the wanted rows of what `from` has of every token as a layer begins: the residual
+    /// stream, as it is and normed, and embeddings of all layers.
+    pub fn take_wanted<B: Backend<Tensor = T>>(
+        &mut self,
+        backend: &mut B,
+        from: &Self,
+        inputs: &B::Inputs,
+        wanted: usize,
+    ) {
+        self.set_rows(backend, wanted, wanted);
+        let rows = || Rows::Wanted(inputs, 0..wanted);
+        backend.gather_rows(&from.residual, rows(), &mut self.residual);
+        backend.gather_rows(&from.normed, rows(), &mut self.normed);
+        if let Some((own, from)) = self.per_layer.as_mut().zip(from.per_layer.as_ref()) {
+            backend.gather_rows(&from.embedded, rows(), &mut own.embedded);
+            backend.gather_rows(&from.first, rows(), &mut own.first);
+        }
+    }
+
     /// Returns the buffers for the second half of `layer` over every token.
     pub fn second_half<'a, B: Backend<Tensor = T>>(
         &'a mut self,

@@ -3,7 +3,7 @@
 //! Ranks split both as they split each alone. Norms need whole sums, so there is an exchange for
 //! each of the two.
 
-use lockstep_backend::{AttentionShape, Axis, Backend, BackendError, BlockEnd, Holds, Rows};
+use lockstep_backend::{Axis, Backend, BackendError, BlockEnd, Holds, Rows};
 use lockstep_types::ParallelMlpSpec;
 
 use super::experts::{ExpertBuffers, ExpertSizes, Experts};
@@ -44,8 +44,6 @@ pub(crate) struct ParallelBuffers<T> {
     router_rows: T,
     /// Output of the experts, `[a, hidden]`.
     experts_output: T,
-    /// Numbers of all rows, of which a rank takes its own.
-    numbers: Vec<u32>,
 }
 
 /// Buffers of a layer that has both.
@@ -71,7 +69,6 @@ impl<T> ParallelBuffers<T> {
             router_input: operands()?,
             router_rows: operands()?,
             experts_output: device.activations(rows, hidden, Holds::Sum)?,
-            numbers: (0..rows as u32).collect(),
         })
     }
 
@@ -186,7 +183,6 @@ impl<B: Backend> ParallelMlp<B> {
             router_input,
             router_rows,
             experts_output,
-            numbers,
         } = own;
         match boundary {
             Boundary::SameRows => {
@@ -213,7 +209,7 @@ impl<B: Backend> ParallelMlp<B> {
                     .mix(backend, gathered, scored, experts, experts_output)?;
                 backend.all_reduce(axis, experts_output)?;
                 self.join(backend, product, experts_output, gathered);
-                backend.gather_rows(product, Rows::List(&numbers[crossing.own()]), delta);
+                backend.gather_rows(product, Rows::Range(crossing.own()), delta);
             }
         }
         backend.end_block(residual, Some(delta), end, normed);
@@ -228,13 +224,7 @@ impl<B: Backend> ParallelMlp<B> {
         experts: &B::Tensor,
         space: &mut B::Tensor,
     ) {
-        let Norm { weight, eps, .. } = &self.gated_output_norm;
-        let whole = AttentionShape::dense(1, 0, self.hidden, 1.0);
-        backend.head_norm(gated, &whole, 0..1, weight, *eps);
-        let end = BlockEnd {
-            output: Some(self.experts_output_norm.rms()),
-            next: None,
-        };
-        backend.end_block(gated, Some(experts), end, space);
+        let norms = [&self.gated_output_norm, &self.experts_output_norm].map(Norm::rms);
+        backend.join_norms(gated, experts, norms, self.hidden, space);
     }
 }

@@ -3,6 +3,7 @@
 use lockstep_backend::{BackendError, Holds};
 use lockstep_types::ModelConfig;
 
+use super::tail;
 use crate::{
     ForwardLimits, Shard,
     blocks::allocate::Allocate,
@@ -12,6 +13,9 @@ use crate::{
 /// One set of activations, reused by every pass.
 pub(crate) struct Buffers<T> {
     pub layer: LayerBuffers<T>,
+    /// The same for the wanted tokens alone, where the [tail](super::tail) runs over these; `None` for
+    /// a model without one.
+    pub tail: Option<LayerBuffers<T>>,
     /// Rows of the last mixer's columns whose logits are wanted.
     pub mixed_wanted: T,
     /// Normed rows whose logits are wanted, before they go to all DP ranks. They are used if
@@ -58,6 +62,9 @@ impl<T> Buffers<T> {
                 false => None,
             },
             layer: LayerBuffers::new(device, model, shard, tokens)?,
+            tail: tail::most_tokens(model, shard, &limits)
+                .map(|most| LayerBuffers::new(device, model, shard, most))
+                .transpose()?,
             mixed_wanted: device.activations(tokens, columns, Holds::Operand)?,
             wanted: match dp_size {
                 1 => None,

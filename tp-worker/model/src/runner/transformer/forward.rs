@@ -8,6 +8,7 @@ use super::Transformer;
 use super::logits::{LogitBlock, LogitSink, Whole};
 use super::size::{Rows, Size};
 use super::staged::{DraftStaged, Staged};
+use super::tail::Tail;
 use crate::blocks::{Norm, per_layer, read_stream};
 use crate::runner::limits::fits;
 use crate::split::crossing::Crossing;
@@ -140,7 +141,10 @@ impl<B: Backend> Transformer<B> {
             computed
         } else {
             self.set_rows(backend, size);
-            self.run(backend, cache, size)?;
+            self.stage_tail(backend, batch)?;
+            let done = self.run(backend, cache, size);
+            self.end_tail();
+            done?;
             false
         };
         self.logits(backend, cache, batch, size, computed, sink)
@@ -280,8 +284,13 @@ impl<B: Backend> Transformer<B> {
         }
         let norm = self.weights.norm_before(0);
         read_stream(backend, norm, &mut b.residual, &mut b.normed);
-        for number in 0..self.weights.layers.len() {
+        let tail = self.tail.as_ref().and_then(Tail::begins);
+        let end = tail.map_or(self.weights.layers.len(), |(first, _)| first);
+        for number in 0..end {
             self.layer(backend, cache, number, size)?;
+        }
+        if let Some(tail) = tail {
+            return self.run_tail(backend, cache, tail);
         }
         if let Some(capture) = &mut self.capture {
             capture.last_hidden(backend, &self.buffers.layer.normed);

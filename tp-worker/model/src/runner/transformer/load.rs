@@ -5,7 +5,7 @@ use std::path::Path;
 use lockstep_backend::{Axis, Backend, NoteShape};
 use lockstep_types::{LoadFormat, ModelConfig};
 
-use super::{Buffers, Transformer, WeightOrigin, notes, restore};
+use super::{Buffers, Tail, Transformer, WeightOrigin, notes, restore};
 use crate::{
     FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology,
     blocks::LayerContext,
@@ -115,6 +115,7 @@ impl<B: Backend> Transformer<B> {
             world: (topology.dp_size() > 1).then(|| Crossings::new(topology)),
             buffers: Buffers::new(backend, model, &shard, limits)?,
             inputs: backend.inputs(&limits.inputs())?,
+            tail: Tail::new(backend, model, &shard, &limits)?,
             passes: B::Passes::default(),
             notes: notes::prepare(backend, options.notes)?,
             model: model.clone(),

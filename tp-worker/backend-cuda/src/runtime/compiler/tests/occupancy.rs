@@ -141,6 +141,7 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
             blocks::source(bf16),
             [
                 "end_block",
+                "join_norms",
                 "square_sums",
                 "whole_norm",
                 "activate",
