@@ -258,12 +258,12 @@ fn drafting_allocates_nothing() {
             head.take_in(&mut backend, &mut drafts, tables, &batch, &[1])
                 .unwrap();
             head.logits(&mut backend, tables, &[root]).unwrap();
-            head.feed_hidden(&mut backend, &[root]).unwrap();
+            head.feed_hidden(&mut backend, 1, &[root]).unwrap();
             head.forward(&mut backend, &mut drafts, tables, &one.batch(&[]))
                 .unwrap();
             let sources = [root, HiddenSource::Output(0)];
             head.logits(&mut backend, tables, &sources).unwrap();
-            head.feed_hidden(&mut backend, &sources).unwrap();
+            head.feed_hidden(&mut backend, 1, &sources).unwrap();
             head.forward(&mut backend, &mut drafts, tables, &two.batch(&[]))
                 .unwrap();
             cache.copy_cells(&mut backend, 0, &[(5, 4), (4, 3)]);
