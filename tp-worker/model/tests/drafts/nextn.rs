@@ -153,12 +153,12 @@ fn draft_at_each_position(name: &str) {
 
 #[test]
 fn a_draft_layer_drafts_as_the_reference_does() {
-    FOLDERS.map(draft_chains);
+    FOLDERS.into_iter().for_each(draft_chains);
 }
 
 #[test]
 fn a_draft_layer_drafts_as_the_reference_does_at_each_position() {
-    FOLDERS.map(draft_at_each_position);
+    FOLDERS.into_iter().for_each(draft_at_each_position);
 }
 
 /// Chains go on behind the last layer.

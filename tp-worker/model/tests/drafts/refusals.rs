@@ -128,6 +128,7 @@ fn states_that_are_not_there_are_errors() {
     for (source, what) in [
         (HiddenSource::Root(REQUESTS as u32), "root 3"),
         (HiddenSource::Output(3), "output 3"),
+        (HiddenSource::Input(3), "input 3"),
     ] {
         let error = head.feed_hidden(backend, 1, &[source]).unwrap_err();
         assert!(error.to_string().starts_with(what), "{error}");

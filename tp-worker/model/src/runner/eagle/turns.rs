@@ -41,7 +41,7 @@ impl<B: Backend> EagleHead<B> {
         }
         let last = self.layers() - 1;
         for turn in 0..last {
-            self.turn = turn;
+            (self.turn, self.outputs) = (turn, 0);
             self.buffers.set_rows(backend, tokens);
             self.run_whole(backend, cache, tables, batch)?;
             self.outputs = tokens;
