@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-use lockstep_types::{DraftKind, ExpertTensors, Mlp, ModelConfig};
+use lockstep_types::{DraftKind, ExpertTensors, LoadFormat, Mlp, ModelConfig};
 
 use crate::testing::{folder, llama, tensor_names};
 
@@ -120,6 +120,14 @@ fn models_without_a_draft_layer_say_so() {
     tensor_names(two.path(), &["model.layers.3.eh_proj.weight"]);
     let names = ["model.layers.4.eh_proj", "leaves the layer out"];
     refused(None, &model(two.path()), &names);
+    // Weights that are made up are those of all layers that config.json tells of.
+    let three = several(3);
+    let made_up = ModelConfig {
+        load_format: LoadFormat::Dummy,
+        ..model(three.path())
+    };
+    let draft = crate::draft::nextn(None, &made_up).expect("three draft layers");
+    assert_eq!(draft.layers_in_turn(), 3);
     let many = several(17);
     let names = ["num_nextn_predict_layers", "at most 16"];
     refused(None, &model(many.path()), &names);
