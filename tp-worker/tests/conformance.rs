@@ -55,6 +55,17 @@ fn mixture() -> PathBuf {
     model("../tests/fixtures/nextn/glm4_moe")
 }
 
+/// A random mixture with three draft layers, which draft in turn.
+fn mixture_in_turn() -> PathBuf {
+    model("../tests/fixtures/nextn/glm4_moe_three")
+}
+
+#[test]
+fn draft_layers_in_turn_conform() {
+    let report = check(&Registry::builtin(), "NEXTN", &mixture_in_turn(), None).unwrap();
+    assert!(report.trees > 0 && report.accepted > 0 && report.switches > 0);
+}
+
 #[test]
 fn a_draft_layer_of_the_model_conforms() {
     let report = check(&Registry::builtin(), "NEXTN", &mixture(), None).unwrap();
@@ -104,7 +115,7 @@ fn drafters_conform_on_several_ranks() {
             dp_size,
         };
         let target = match name {
-            "NEXTN" => mixture(),
+            "NEXTN" => mixture_in_turn(),
             _ => model("lockstep-demo-7m"),
         };
         let draft = draft.map(model);

@@ -49,7 +49,7 @@ use serde_json::{Value, json};
 
 use crate::raw::Raw;
 pub(crate) use dense::norm_eps;
-pub(crate) use nextn::DraftLayerReader;
+pub(crate) use nextn::{DraftLayerReader, MOST as MOST_DRAFT_LAYERS};
 pub(crate) use stored::{stored_experts, stored_experts_of};
 pub(crate) use wrappers::{Wrapper, stored_names};
 
@@ -86,7 +86,7 @@ pub(crate) struct Traits {
     /// Keys that the family knows beside those of all families. A key that is not known is refused
     /// if it turns something on.
     pub keys: &'static [&'static str],
-    /// Reads the model's own draft layer; `None` in families that have none.
+    /// Reads the model's own draft layers; `None` in families that have none.
     pub draft_layer: Option<DraftLayerReader>,
     /// Keys of which one value alone is served, with that value; any other is refused.
     pub only: fn() -> Value,

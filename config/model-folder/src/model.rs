@@ -161,11 +161,8 @@ fn own_draft(config: &Raw, family: &Family, model: &ModelConfig) -> bool {
         return false;
     }
     let read = family.traits.draft_layer;
-    let layer = read.map(|read| read(config, &model.layers, &model.names));
-    match layer {
-        Some(Ok(Some(layer))) => {
-            layer.is_stored(&model.path) && layer.second(&model.path).is_none()
-        }
+    match read.map(|read| read(config, &model.layers, &model.names)) {
+        Some(Ok(Some(draft))) => draft.missing(&model.path).is_none(),
         _ => false,
     }
 }

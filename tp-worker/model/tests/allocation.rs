@@ -195,7 +195,7 @@ fn on(groups: impl Into<Groups>, dtype: Dtype) -> CpuBackend {
     CpuBackend::new(options, groups).unwrap()
 }
 
-/// Keeping hidden states, taking them into either head, and drafting a chain and a level of a
+/// Keeping hidden states, taking them into any head, and drafting a chain and a level of a
 /// tree allocate nothing.
 #[test]
 fn drafting_allocates_nothing() {
@@ -207,7 +207,9 @@ fn drafting_allocates_nothing() {
     let eagle3 =
         lockstep_model_folder::draft::eagle3(&models.join("lockstep-demo-7m-eagle3"), &target)
             .unwrap();
-    for draft in [eagle, eagle3] {
+    let in_turn = lockstep_model_folder::load(&fixture("../nextn/glm4_moe_three")).unwrap();
+    let layers = lockstep_model_folder::draft::nextn(None, &in_turn).unwrap();
+    for (target, draft) in [(&target, eagle), (&target, eagle3), (&in_turn, layers)] {
         let mut backend = cpu(Dtype::Bfloat16);
         let limits = ForwardLimits {
             max_tokens: 8,
@@ -223,7 +225,7 @@ fn drafting_allocates_nothing() {
         let silent = &mut |_| {};
         let mut model = Transformer::load(
             &mut backend,
-            &target,
+            target,
             LoadOptions::new(Axis::World, limits),
             silent,
         )
@@ -231,7 +233,7 @@ fn drafting_allocates_nothing() {
         let mut head = EagleHead::load(
             &mut backend,
             &draft,
-            &target,
+            target,
             2,
             limits,
             FileAccess::Mapped,
@@ -268,15 +270,25 @@ fn drafting_allocates_nothing() {
                 .unwrap();
             let (tables, root) = (model.tables(), HiddenSource::Root(1));
             let batch = prompt.batch(&[5]);
-            head.take_in(&mut backend, &mut drafts, tables, &batch, &[1])
-                .unwrap();
+            match head.layers() {
+                1 => head.take_in(&mut backend, &mut drafts, tables, &batch, &[1]),
+                _ => {
+                    let rows = (&[1][..], &[true][..]);
+                    head.take_in_turn(&mut backend, &mut drafts, tables, &batch, rows)
+                }
+            }
+            .unwrap();
             head.logits(&mut backend, tables, &[root]).unwrap();
-            head.feed_hidden(&mut backend, &[root]).unwrap();
+            head.feed_hidden(&mut backend, 1, &[root]).unwrap();
             head.forward(&mut backend, &mut drafts, tables, &one.batch(&[]))
                 .unwrap();
-            let sources = [root, HiddenSource::Output(0)];
+            let (mut sources, mut level) = ([root, HiddenSource::Output(0)], 1);
+            if head.layers() > 1 {
+                // Outputs of two layers have no logits at once.
+                (sources, level) = ([HiddenSource::Output(0); 2], 2);
+            }
             head.logits(&mut backend, tables, &sources).unwrap();
-            head.feed_hidden(&mut backend, &sources).unwrap();
+            head.feed_hidden(&mut backend, level, &sources).unwrap();
             head.forward(&mut backend, &mut drafts, tables, &two.batch(&[]))
                 .unwrap();
             cache.copy_cells(&mut backend, 0, &[(5, 4), (4, 3)]);

@@ -71,8 +71,8 @@ pub const EAGLE3: WithModel = WithModel {
     ..EAGLE
 };
 
-/// The target's own draft layer (multi-token prediction, DeepSeek-V3, arXiv:2412.19437). More
-/// drafts than one run the layer again, over its own output and cache.
+/// The target's own draft layers (multi-token prediction, DeepSeek-V3, arXiv:2412.19437). Several
+/// draft in turn. More drafts than layers run the last layer again, over its own output and cache.
 pub const NEXTN: WithModel = WithModel {
     name: "NEXTN",
     summary: "the model's own draft layer, which lies in its folder",
@@ -134,7 +134,12 @@ impl Algorithm for WithModel {
     }
 
     fn default_shape_with(&self, draft: &DraftModel) -> DraftShape {
-        DraftShape::chain(draft.most_steps().unwrap_or(self.num_steps))
+        let steps = match draft.layers_in_turn() {
+            1 => self.num_steps,
+            // Each was trained for a draft of its own.
+            layers => layers,
+        };
+        DraftShape::chain(draft.most_steps().unwrap_or(steps))
     }
 
     fn pause_window(&self) -> usize {

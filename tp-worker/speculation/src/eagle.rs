@@ -1,4 +1,5 @@
-//! EAGLE's heads: one layer that reads the target's hidden states.
+//! EAGLE's heads and models' own draft layers: a layer that reads the target's hidden states, or
+//! several in turn.
 
 mod chains;
 mod pairs;
@@ -19,7 +20,7 @@ use crate::{
 use pairs::Pairs;
 use waiting::Waiting;
 
-/// Drafts with an EAGLE-1/2 or EAGLE-3 head.
+/// Drafts with an EAGLE-1/2 or EAGLE-3 head, or with a model's own draft layers.
 ///
 /// Position `i` of the head's cache holds the pair of the target's features at `i` and token
 /// `i + 1`. The output after the last pair predicts the token after that pair's token, and
@@ -47,6 +48,8 @@ struct Head<B: Backend> {
     ids: Vec<u32>,
     logits: Vec<f32>,
     sources: Vec<HiddenSource>,
+    /// Number of passes of the present drafts.
+    level: usize,
 }
 
 impl<B: Backend> EagleDrafter<B> {
@@ -70,6 +73,7 @@ impl<B: Backend> EagleDrafter<B> {
             ..
         } = build;
         let head = EagleHead::load(backend, draft, target, requests, limits, files, progress)?;
+        let layers = head.layers();
         let width = head.capture().width(target.hidden_size);
         let missed = Missed::new(backend, requests, speculation.kept_positions(), width)?;
         Ok(Self {
@@ -81,11 +85,12 @@ impl<B: Backend> EagleDrafter<B> {
                 head,
                 logits: Vec::new(),
                 sources: Vec::with_capacity(limits.max_tokens),
+                level: 0,
             },
             growth: Growth::new(requests, limits.max_tokens, chooser),
             spans: vec![Span::default(); requests],
             missed,
-            pairs: Pairs::new(requests, limits.max_tokens),
+            pairs: Pairs::new(requests, limits.max_tokens, layers),
             waiting: Waiting::new(requests, speculation.max_commit()),
             chains: DraftPasses::new(
                 speculation.max_commit(),
@@ -121,6 +126,7 @@ impl<B: Backend> Drafter<B> for EagleDrafter<B> {
             from: cached.start,
             to: cached.end,
         };
+        self.pairs.forget_roots(slot);
         self.waiting.done(slot);
     }
 
@@ -211,7 +217,12 @@ impl<B: Backend> Proposer<B> for Head<B> {
         0
     }
 
+    fn layers(&self) -> usize {
+        self.head.layers()
+    }
+
     fn first(&mut self, device: &mut Device<'_, B>, rows: &[DraftRow]) -> Result<(), DraftError> {
+        self.level = 0;
         self.sources.clear();
         let roots = rows.iter().map(|row| HiddenSource::Root(row.slot as u32));
         self.sources.extend(roots);
@@ -225,7 +236,8 @@ impl<B: Backend> Proposer<B> for Head<B> {
         sources: &[HiddenSource],
     ) -> Result<(), DraftError> {
         let batch = pass.batch(device.pages);
-        self.head.feed_hidden(device.backend, sources)?;
+        self.level += 1;
+        self.head.feed_hidden(device.backend, self.level, sources)?;
         self.head
             .forward(device.backend, &mut self.cache, device.tables, &batch)?;
         self.sources.clear();

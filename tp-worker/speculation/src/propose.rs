@@ -20,6 +20,13 @@ pub(crate) trait Proposer<B: Backend> {
     /// Returns the position of the cell of a node of depth 1, counted from a row's `kv_len`.
     fn first_cell(&self) -> usize;
 
+    /// Number of layers that draft in turn. The pass of level `n` runs layer number `n`, the last one
+    /// from there on, and the first level has no pass. While layers change, each pass runs over
+    /// all nodes so far, because a layer has seen none of them before.
+    fn layers(&self) -> usize {
+        1
+    }
+
     /// Computes the logits of each row's first draft.
     fn first(&mut self, device: &mut Device<'_, B>, rows: &[DraftRow]) -> Result<(), DraftError>;
 
@@ -47,6 +54,8 @@ pub(crate) struct Growth {
     rows: Vec<DraftRow>,
     /// Upper bound of the chance that the drafts of each of them are all accepted.
     chances: Vec<f32>,
+    /// Start of the tokens of each of them in the last pass of chains.
+    starts: Vec<u32>,
     trees: trees::Trees,
     chooser: Chooser,
 }
@@ -60,6 +69,7 @@ impl Growth {
             active: Vec::with_capacity(requests),
             rows: Vec::with_capacity(requests),
             chances: Vec::with_capacity(requests),
+            starts: Vec::with_capacity(requests),
             trees: trees::Trees::default(),
             chooser,
         }

@@ -35,12 +35,13 @@ pub enum DraftKind {
         /// Norms beyond those that all heads have.
         norms: Eagle3Norms,
     },
-    /// The target's own draft layer, in the target's folder: the hidden state behind the target's
+    /// The target's own draft layers, in the target's folder: the hidden state behind the target's
     /// final norm and the next token's embedding, each normed, through a projection into one
-    /// layer (multi-token prediction, DeepSeek-V3, arXiv:2412.19437).
+    /// layer (multi-token prediction, DeepSeek-V3, arXiv:2412.19437). Several layers draft in
+    /// turn: each reads the outputs of the one before.
     Nextn {
-        /// Names of its tensors.
-        names: NextnNames,
+        /// Names of the tensors of each layer, in the order in which they draft; at least one.
+        names: Vec<NextnNames>,
     },
     /// A DFlash model, which fills a block of masks in one pass (Chen et al.,
     /// arXiv:2602.06036).
@@ -64,7 +65,8 @@ pub struct Eagle3Norms {
     pub of_output: bool,
 }
 
-/// Names of a draft layer's tensors in its target's files, without `.weight`.
+/// Names of a draft layer's tensors in its target's files, without `.weight`. Several layers may
+/// share tensors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextnNames {
     /// Projection of embedding and hidden state, side by side, to the residual stream.
@@ -96,6 +98,18 @@ impl DraftModel {
     /// Returns true if the draft is a part of its target's files.
     pub fn is_in_target(&self) -> bool {
         matches!(self.kind, DraftKind::Nextn { .. })
+    }
+
+    /// Number of layers that draft in turn, the first draft by the first of them. 1 for drafts
+    /// that are run whole for each draft.
+    pub fn layers_in_turn(&self) -> usize {
+        match &self.kind {
+            DraftKind::Nextn { names } => names.len().max(1),
+            DraftKind::Model
+            | DraftKind::Eagle
+            | DraftKind::Eagle3 { .. }
+            | DraftKind::Dflash(_) => 1,
+        }
     }
 
     /// Most draft steps; `None` if the draft may have any number of steps.

@@ -1,10 +1,10 @@
-//! A model's own draft layer, in the model's folder.
+//! A model's own draft layers, in the model's folder.
 
 use std::path::Path;
 
 use lockstep_files::weights::tensor_names;
 use lockstep_types::{
-    CheckpointFormat, ConfigError, DraftKind, DraftModel, LoadFormat, ModelConfig,
+    CheckpointFormat, ConfigError, DraftKind, DraftModel, LoadFormat, ModelConfig, NextnNames,
 };
 
 use super::OPTION;
@@ -14,11 +14,11 @@ use crate::raw::Raw;
 const ALGORITHM: &str = "--speculative-algorithm NEXTN";
 const OTHERS: &str = "Give another --speculative-algorithm, or none";
 
-/// Reads the draft layer of `target`. `path` is none, or the target's folder.
+/// Reads the draft layers of `target`. `path` is none, or the target's folder.
 ///
 /// # Errors
 /// [`ConfigError`]: another folder is named, the target has no draft layer, or is stored in a
-/// way in which its draft layer is not served.
+/// way in which its draft layers are not served.
 pub fn nextn(path: Option<&Path>, target: &ModelConfig) -> Result<DraftModel, ConfigError> {
     if let Some(path) = path.filter(|path| *path != target.path) {
         let message = "NEXTN drafts with a layer in the model's own folder. Leave the option out, \
@@ -30,12 +30,12 @@ pub fn nextn(path: Option<&Path>, target: &ModelConfig) -> Result<DraftModel, Co
     let TextModel { family, config, .. } = text.map_err(damaged)?;
     // As the family describes layers: experts may be stored in another form than the target's.
     let layers = (family.layers)(&config).map_err(damaged)?;
-    let layer = match family.traits.draft_layer {
+    let draft = match family.traits.draft_layer {
         Some(read) => read(&config, &layers, &target.names).map_err(damaged)?,
         None => None,
     };
     let model = format!("a {} model", target.architecture);
-    let Some(mut layer) = layer else {
+    let Some(draft) = draft else {
         let why = format!(
             "it drafts with a model's own draft layer, and this one has none; {} may have one",
             families::with_draft_layers()
@@ -46,32 +46,41 @@ pub fn nextn(path: Option<&Path>, target: &ModelConfig) -> Result<DraftModel, Co
         let why = "draft layers of quantized checkpoints are not served";
         return Err(ConfigError::conflict(ALGORITHM, model, why, OTHERS));
     }
-    if target.load_format == LoadFormat::Auto && !layer.is_stored(&target.path) {
+    let missing = match target.load_format {
+        LoadFormat::Auto => draft.missing(&target.path),
+        LoadFormat::Dummy => None,
+    };
+    if let Some(missing) = missing {
         let why = format!(
-            "models of its family have a draft layer, but the folder has no {}.weight: this copy \
-             of the model leaves the layer out",
-            layer.names.projection
+            "config.json, or the model's family, tells of a draft layer, but the folder has no \
+             {missing}: this copy of the model leaves the layer out"
         );
         let remedy = format!("Get a copy that has it. Or: {OTHERS}");
         let model = format!("the model in {}", target.path.display());
         return Err(ConfigError::conflict(ALGORITHM, model, why, remedy));
     }
-    if let Some(second) = layer.second(&target.path) {
+    let names = draft.names(&target.path);
+    if names.len() > families::MOST_DRAFT_LAYERS {
         let why = format!(
-            "the folder has a second draft layer, {second}, and models with several draft layers \
-             are served without them alone"
+            "the folder has more than {} draft layers",
+            families::MOST_DRAFT_LAYERS
         );
         return Err(ConfigError::conflict(ALGORITHM, model, why, OTHERS));
     }
-    if let Some(stored) = tensor_names(&target.path).ok().flatten() {
-        families::stored_experts_of(&mut layer.spec, &layer.names.layer, &stored);
-    }
+    let stored = tensor_names(&target.path).ok().flatten();
+    let described = |names: &NextnNames| {
+        let mut spec = draft.spec.clone();
+        if let Some(stored) = &stored {
+            families::stored_experts_of(&mut spec, &names.layer, stored);
+        }
+        spec
+    };
     Ok(DraftModel {
         model: ModelConfig {
-            layers: vec![layer.spec],
+            layers: names.iter().map(described).collect(),
             ..target.clone()
         },
-        kind: DraftKind::Nextn { names: layer.names },
+        kind: DraftKind::Nextn { names },
         own_embedding: false,
         own_head: false,
     })

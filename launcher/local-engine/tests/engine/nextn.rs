@@ -1,5 +1,7 @@
-//! Drafts by a model's own layer change no bit: with experts, with latent attention, and beside
-//! recurrent layers.
+//! Drafts by a model's own layers change no bit: with experts, with latent attention, beside
+//! recurrent layers, and of several layers in turn.
+
+use serde::Deserialize;
 
 use lockstep_local_engine::Completion;
 use lockstep_types::{Dtype, request::Request, sampling::SamplingParams};
@@ -7,7 +9,7 @@ use lockstep_types::{Dtype, request::Request, sampling::SamplingParams};
 use crate::{
     goldens::{self, Hybrid},
     same::assert_same_output,
-    setup::{Setup, cached, reported, request, together},
+    setup::{Setup, cached, reported, request, root, together},
 };
 
 const MODELS: [&str; 6] = [
@@ -18,6 +20,8 @@ const MODELS: [&str; 6] = [
     "qwen3_5_moe",
     "qwen3_next",
 ];
+/// Models with three draft layers, and with two.
+const IN_TURN: [(&str, usize); 2] = [("glm4_moe_three", 3), ("deepseek_v3_two", 2)];
 /// Tokens of the longest prompt.
 const PROMPT: u32 = 70;
 
@@ -56,30 +60,98 @@ fn accepted(answers: &[Completion]) -> u32 {
     drafts.map(|drafts| drafts.accepted_tokens()).sum()
 }
 
+/// Steps, branches and verified tokens of drafts, tokens of a page, and those of a chunk.
+type Drafts = ([usize; 3], usize, Option<i64>);
+
+/// Compares answers with drafts and without, with cached prefixes and without.
+fn change_no_bit(model: &str, tp: usize, drafts: &[Drafts]) {
+    let [expected, _] = answers(&setup(model, tp));
+    let mut taken = 0;
+    for (own_drafts, page, chunk) in drafts {
+        let setup = Setup {
+            own_drafts: Some(*own_drafts),
+            page: *page,
+            chunk: *chunk,
+            ..setup(model, tp)
+        };
+        let [cold, warm] = answers(&setup);
+        for (found, expected) in cold.iter().chain(&warm).zip(expected.iter().cycle()) {
+            assert_same_output(&format!("{setup:?}"), found, expected);
+        }
+        assert!(warm.iter().all(|answer| cached(answer) > 0), "{setup:?}");
+        taken += accepted(&cold) + accepted(&warm);
+    }
+    assert!(taken > 0, "{model} on {tp} ranks accepts no draft");
+}
+
 #[test]
 fn drafts_of_the_own_layer_change_no_bit() {
     for model in MODELS {
-        for (tp, drafts) in [
-            (1, [([3, 1, 4], 16, Some(24)), ([3, 2, 6], 1, None)]),
-            (2, [([1, 1, 2], 16, Some(7)), ([4, 4, 12], 16, None)]),
-        ] {
-            let [expected, _] = answers(&setup(model, tp));
-            let mut taken = 0;
-            for (own_drafts, page, chunk) in drafts {
-                let setup = Setup {
-                    own_drafts: Some(own_drafts),
-                    page,
-                    chunk,
-                    ..setup(model, tp)
-                };
-                let [cold, warm] = answers(&setup);
-                for (found, expected) in cold.iter().chain(&warm).zip(expected.iter().cycle()) {
-                    assert_same_output(&format!("{setup:?}"), found, expected);
-                }
-                assert!(warm.iter().all(|answer| cached(answer) > 0), "{setup:?}");
-                taken += accepted(&cold) + accepted(&warm);
+        change_no_bit(model, 1, &[([3, 1, 4], 16, Some(24)), ([3, 2, 6], 1, None)]);
+        change_no_bit(
+            model,
+            2,
+            &[([1, 1, 2], 16, Some(7)), ([4, 4, 12], 16, None)],
+        );
+    }
+}
+
+/// Drafts are shallower than there are layers, as deep, and deeper.
+#[test]
+fn drafts_of_several_layers_change_no_bit() {
+    for (model, layers) in IN_TURN {
+        let (deep, wide) = ([layers + 2, 1, layers + 3], [layers + 1, 2, 8]);
+        change_no_bit(model, 1, &[(deep, 16, Some(24)), (wide, 1, None)]);
+        change_no_bit(model, 2, &[([1, 1, 2], 16, Some(7)), (deep, 16, None)]);
+    }
+}
+
+/// What a plain construction writes and accepts with several layers.
+#[derive(Deserialize)]
+struct Golden {
+    prompts: Vec<Prompt>,
+}
+
+#[derive(Deserialize)]
+struct Prompt {
+    ids: Vec<u32>,
+    written: Vec<u32>,
+    accepted: Vec<u32>,
+}
+
+/// Chunks and accepted tokens go through every layer: as many drafts are accepted in as many
+/// rounds as where the whole text is computed for each draft. That is so on two ranks too.
+#[test]
+fn several_layers_accept_what_the_reference_accepts() {
+    for (model, layers) in IN_TURN {
+        let golden = root()
+            .join("tests/fixtures/nextn")
+            .join(model)
+            .join("golden.json");
+        let golden = std::fs::read(golden).expect("a golden");
+        let Golden { prompts } = serde_json::from_slice(&golden).expect("a golden");
+        for (tp, chunk) in [(1, None), (2, Some(7))] {
+            let setup = Setup {
+                own_drafts: Some([layers + 2, 1, layers + 3]),
+                chunk,
+                radix: false,
+                ..setup(model, tp)
+            };
+            let requests = prompts.iter().map(|prompt| {
+                let most = prompt.written.len() as u32;
+                let mut request = reported(&prompt.ids, most, SamplingParams::greedy(), None);
+                request.generation.sampling.ignore_eos = true;
+                request
+            });
+            let answers = together(&mut setup.start(), requests.collect());
+            for (prompt, answer) in prompts.iter().zip(answers) {
+                assert_eq!(answer.token_ids, prompt.written, "{setup:?}");
+                let drafts = answer.finish.and_then(|finish| finish.speculation);
+                let drafts = drafts.expect("figures of drafts");
+                let expected = (prompt.accepted.len(), prompt.accepted.iter().sum());
+                let found = (drafts.verify_steps as usize, drafts.accepted_tokens());
+                assert_eq!(found, expected, "{setup:?}, {} tokens", prompt.ids.len());
             }
-            assert!(taken > 0, "{model} on {tp} ranks accepts no draft");
         }
     }
 }
@@ -140,25 +212,31 @@ fn drafts_of_the_own_layer_change_no_token_on_gpus() {
     let text =
         |number: u32| -> Vec<u32> { (0..19).map(|at| 3 + (at * 31 + number) % 320).collect() };
     let requests = || (0..2).map(|number| request(&text(number), 14, greedy.clone()));
-    let setup = Setup {
-        chunk: Some(2 * 16),
-        running: 2,
-        tokens: 512,
-        context: 128,
-        ..setup("deepseek_v3", 1)
-    };
-    let expected = together(&mut setup.start_on_gpus(), requests().collect());
-    let mut taken = 0;
-    for own_drafts in [[3, 1, 4], [3, 2, 6]] {
+    // With several layers the host drafts, and the device runs their passes.
+    for (model, shapes) in [
+        ("deepseek_v3", &[[3, 1, 4], [3, 2, 6]][..]),
+        ("deepseek_v3_two", &[[3, 1, 4]]),
+    ] {
         let setup = Setup {
-            own_drafts: Some(own_drafts),
-            ..setup.clone()
+            chunk: Some(2 * 16),
+            running: 2,
+            tokens: 512,
+            context: 128,
+            ..setup(model, 1)
         };
-        let found = together(&mut setup.start_on_gpus(), requests().collect());
-        for (found, expected) in found.iter().zip(&expected) {
-            assert_eq!(found.token_ids, expected.token_ids, "{setup:?}");
+        let expected = together(&mut setup.start_on_gpus(), requests().collect());
+        let mut taken = 0;
+        for own_drafts in shapes {
+            let setup = Setup {
+                own_drafts: Some(*own_drafts),
+                ..setup.clone()
+            };
+            let found = together(&mut setup.start_on_gpus(), requests().collect());
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_eq!(found.token_ids, expected.token_ids, "{setup:?}");
+            }
+            taken += accepted(&found);
         }
-        taken += accepted(&found);
+        assert!(taken > 0, "no draft of {model} is accepted");
     }
-    assert!(taken > 0, "no draft is accepted");
 }

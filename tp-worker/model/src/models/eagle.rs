@@ -1,5 +1,5 @@
-//! Draft heads in the names of the public checkpoints, EAGLE's and models' own draft layers: one
-//! layer, and the tensors that join it to its target.
+//! Draft heads in the names of the public checkpoints, EAGLE's and models' own draft layers: a
+//! layer, or some that draft in turn, and the tensors that join it to its target.
 
 use lockstep_types::{DraftKind, DraftModel, Eagle3Norms, ModelConfig};
 
@@ -17,6 +17,12 @@ pub(crate) struct Eagle<F: Form> {
     pub embedding: Option<F::Matrix>,
     /// The head's own output head; `None` if it reads the target's.
     pub head: Option<F::Matrix>,
+    /// The layers in the order in which they draft: EAGLE's one, or a model's own.
+    pub layers: Vec<HeadLayer<F>>,
+}
+
+/// A head's layer, and what joins it to the hidden states that it reads.
+pub(crate) struct HeadLayer<F: Form> {
     /// Projection of the inputs: `[hidden, 2·hidden]` for EAGLE-1 and draft layers,
     /// `[hidden, captured width]` for EAGLE-3.
     pub fc: Linear<F>,
@@ -131,6 +137,24 @@ impl Eagle<Listed> {
     /// Lists the tensors of `draft`, a head for `target`. `present` says which optional ones
     /// are there.
     pub fn listed(draft: &DraftModel, target: &ModelConfig, present: Present) -> Self {
+        let hidden = draft.model.hidden_size;
+        let table = |name, rows| MatrixPart::table(name, rows, hidden);
+        let layers = 0..draft.layers_in_turn();
+        Self {
+            embedding: present
+                .embedding
+                .then(|| table(EMBEDDING, target.vocab_size)),
+            head: present.head.then(|| table(HEAD, vocab(draft, target))),
+            layers: layers
+                .map(|number| HeadLayer::listed(draft, target, present, number))
+                .collect(),
+        }
+    }
+}
+
+impl HeadLayer<Listed> {
+    /// Lists the tensors of layer `number`.
+    fn listed(draft: &DraftModel, target: &ModelConfig, present: Present, number: usize) -> Self {
         let (model, hidden) = (&draft.model, draft.model.hidden_size);
         let shard = Shard::of(model, Topology::alone());
         let variants = Variants::of(model, &shard);
@@ -138,23 +162,24 @@ impl Eagle<Listed> {
             let place = LayerPlace {
                 model,
                 shard: &shard,
-                number: 0,
+                number,
                 prefix,
                 inputs,
             };
             Layer::listed(&place, &variants)
         };
+        // The residual stream begins in each layer anew.
         let norm = |name: &str| Norm::of_stream(model, 0, name, model.rms_norm_eps);
         let projection = |name, inputs| Linear::whole(name, hidden, inputs, present.fc_bias);
         let fc = |inputs| projection("fc", inputs);
-        let table = |name, rows| MatrixPart::table(name, rows, hidden);
-        let (fc, layer, wiring) = match draft.kind {
+        let (fc, layer, wiring) = match &draft.kind {
             DraftKind::Eagle | DraftKind::Model | DraftKind::Dflash(_) => {
                 let input_norm = present.input_norm.then(|| norm(INPUT_NORM));
                 let wiring = Wiring::Eagle { input_norm };
                 (fc(2 * hidden), layer("layers.0", hidden), wiring)
             }
-            DraftKind::Nextn { ref names } => {
+            DraftKind::Nextn { names } => {
+                let names = &names[number];
                 let input_norm = format!("{}.{}", names.layer, model.names.mixer_norm);
                 let wiring = Wiring::Nextn {
                     embedding_norm: norm(&names.embedding_norm),
@@ -169,7 +194,7 @@ impl Eagle<Listed> {
                 let capture = CaptureSpec::of_draft(draft);
                 let features = capture.width(target.hidden_size);
                 let wiring = Wiring::Eagle3 {
-                    feature_norms: FeatureNorms::listed(model, norms, &capture, target),
+                    feature_norms: FeatureNorms::listed(model, *norms, &capture, target),
                     embedding_norm: norm("midlayer.input_layernorm"),
                     hidden_norm: norm("midlayer.hidden_norm"),
                     normed_residual: norms.before_residual,
@@ -179,15 +204,7 @@ impl Eagle<Listed> {
                 (fc(features), layer("midlayer", 2 * hidden), wiring)
             }
         };
-        Self {
-            embedding: present
-                .embedding
-                .then(|| table(EMBEDDING, target.vocab_size)),
-            head: present.head.then(|| table(HEAD, vocab(draft, target))),
-            fc,
-            layer,
-            wiring,
-        }
+        Self { fc, layer, wiring }
     }
 }
 
@@ -231,6 +248,16 @@ impl<F: Form> Tensors<F> for Eagle<F> {
         Ok(Eagle {
             embedding: to.optional_matrix(self.embedding.as_ref())?,
             head: to.optional_matrix(self.head.as_ref())?,
+            layers: self.layers.convert(to)?,
+        })
+    }
+}
+
+impl<F: Form> Tensors<F> for HeadLayer<F> {
+    type In<T: Form> = HeadLayer<T>;
+
+    fn convert<C: Convert<F>>(&self, to: &mut C) -> Result<HeadLayer<C::To>, C::Error> {
+        Ok(HeadLayer {
             fc: self.fc.convert(to)?,
             layer: self.layer.convert(to)?,
             wiring: self.wiring.convert(to)?,

@@ -1,4 +1,4 @@
-//! EAGLE draft heads: one layer that continues the target's hidden states.
+//! EAGLE draft heads: a layer that continues the target's hidden states, or some in turn.
 
 mod buffers;
 mod drafting;
@@ -6,6 +6,7 @@ mod forward;
 mod hidden;
 mod load;
 mod output;
+mod turns;
 
 use lockstep_backend::{Backend, BackendError, KvShape, LatentShape, LogitScaling};
 use lockstep_types::KvCacheDtype;
@@ -33,11 +34,15 @@ pub(crate) use load::check;
 /// request's last position, the root. A later step drafts from the root, reads the outputs of
 /// drafted tokens and feeds them again.
 ///
+/// Where several layers draft in turn, position `i` of a later layer takes the output of the
+/// layer before at position `i - 1`, and the same token. [`Self::take_in_turn`] runs all of
+/// them over text, and [`Self::feed_hidden`] chooses the layer of a draft.
+///
 /// The head is whole on one rank and waits for no other rank.
 pub struct EagleHead<B: Backend> {
-    /// Recorded passes over the weights and the buffers. The field comes first, so that it is
-    /// dropped before them.
-    passes: B::Passes,
+    /// Recorded passes of each layer over the weights and the buffers. The field comes first, so
+    /// that it is dropped before them.
+    passes: Vec<B::Passes>,
     capture: CaptureSpec,
     /// Width of the residual stream.
     hidden: usize,
@@ -62,6 +67,10 @@ pub struct EagleHead<B: Backend> {
     fed: usize,
     /// Number of tokens of the last pass; 0 if it failed.
     outputs: usize,
+    /// Number of the layer that the next pass runs, or that the last one ran.
+    turn: usize,
+    /// Hidden inputs of a later layer over text.
+    sources: Vec<HiddenSource>,
 }
 
 impl<B: Backend> EagleHead<B> {
@@ -87,7 +96,9 @@ impl<B: Backend> EagleHead<B> {
         page_size: usize,
         dtype: KvCacheDtype,
     ) -> Result<ModelCache<B>, BackendError> {
-        let (kv_heads, head_dim, latent) = match &self.weights.layer.mixer {
+        // All layers that draft in turn have equal caches.
+        let mixers = self.weights.layers.iter().map(|own| &own.layer.mixer);
+        let (kv_heads, head_dim, latent) = match mixers.clone().next().and_then(Option::as_ref) {
             Some(Mixer::Attention(own)) => (own.shape.kv_heads, own.shape.head_dim, None),
             Some(Mixer::LatentAttention(own)) => {
                 let LatentShape {
@@ -103,7 +114,7 @@ impl<B: Backend> EagleHead<B> {
         };
         let shape = KvShape {
             group: 0,
-            layers: 1,
+            layers: mixers.count(),
             kv_heads,
             head_dim,
             latent,
@@ -120,6 +131,11 @@ impl<B: Backend> EagleHead<B> {
         self.weights
             .each(|matrix| bytes += backend.matrix_bytes(matrix), |_| {});
         bytes
+    }
+
+    /// Number of layers that draft in turn.
+    pub fn layers(&self) -> usize {
+        self.weights.layers.len()
     }
 
     /// Number of rows of the output head.

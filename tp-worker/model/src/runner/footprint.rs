@@ -50,7 +50,8 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
         draft.kv_per_token = full.saturating_add(window);
         draft.activations = draft.activations.saturating_add(part.memory.activations);
         draft.host = part.memory.host;
-        graphs += recorded(part.pass.tokens) + draft::passes_of_chains(device, engine);
+        graphs += recorded(part.pass.tokens) * draft::graphs_of_each_size(engine);
+        graphs += draft::passes_of_chains(device, engine);
         passes.push(part.pass);
     }
     let mut target = target.memory;

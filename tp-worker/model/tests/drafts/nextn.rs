@@ -1,4 +1,4 @@
-//! A model's own draft layer against a plain construction in PyTorch.
+//! A model's own draft layers against a plain construction in PyTorch.
 
 use std::{fs, path::PathBuf};
 
@@ -45,6 +45,9 @@ const FOLDERS: [&str; 6] = [
     "qwen3_next",
 ];
 
+/// Models with three draft layers, and with two beside experts in groups and latent attention.
+pub const SEVERAL: [(&str, usize); 2] = [("glm4_moe_three", 3), ("deepseek_v3_two", 2)];
+
 fn folder(name: &str) -> PathBuf {
     fixture("../nextn").join(name)
 }
@@ -80,14 +83,12 @@ fn drafted(
         let slot = 1;
         assert_eq!(rig.prefill(&prompt.ids, slot), Some(prompt.next));
         let (backend, drafting) = rig.drafting();
-        let mut source = HiddenSource::Root(slot);
-        let mut chain: Vec<Vec<f32>> = Vec::new();
-        for position in prompt.ids.len()..prompt.ids.len() + prompt.drafts.len() {
-            if let Some(token) = chain.last().map(|logits| argmax(logits)) {
-                drafting.next(backend, position - 1, source, token);
-                source = HiddenSource::Output(0);
-            }
-            chain.push(drafting.logits(backend, &[source]));
+        let mut chain = vec![drafting.logits(backend, &[HiddenSource::Root(slot)])];
+        let mut tokens = Vec::new();
+        while chain.len() < prompt.drafts.len() {
+            tokens.extend(chain.last().map(|logits| argmax(logits)));
+            let output = drafting.chain(backend, prompt.ids.len(), slot, &tokens);
+            chain.push(drafting.logits(backend, &[output]));
         }
         chain
     };
@@ -116,37 +117,62 @@ fn near(what: &str, expected: &[Top5], found: &[Vec<f32>]) {
     }
 }
 
-#[test]
-fn a_draft_layer_drafts_as_the_reference_does() {
-    for name in FOLDERS {
-        let exact = || cpu(Dtype::Float32, Box::new(Single::new()));
-        let whole = drafted(exact(), name, usize::MAX, 16);
-        check(name, &whole);
-        for (chunk, page_size) in [(1, 1), (7, 3), (64, 64)] {
-            assert!(drafted(exact(), name, chunk, page_size) == whole, "{name}");
-        }
-        let naive = Naive::new(Box::new(Single::new()));
-        check(name, &drafted(naive, name, usize::MAX, 16));
+/// Compares chains behind prompts with the reference, whatever the chunks of the prompt are.
+fn draft_chains(name: &str) {
+    let exact = || cpu(Dtype::Float32, Box::new(Single::new()));
+    let whole = drafted(exact(), name, usize::MAX, 16);
+    check(name, &whole);
+    for (chunk, page_size) in [(1, 1), (7, 3), (64, 64)] {
+        assert!(drafted(exact(), name, chunk, page_size) == whole, "{name}");
+    }
+    let naive = Naive::new(Box::new(Single::new()));
+    check(name, &drafted(naive, name, usize::MAX, 16));
+}
+
+/// Compares first drafts behind every position of prompts, not only behind their ends.
+fn draft_at_each_position(name: &str) {
+    let (target, draft) = models(name);
+    let setup = Setup {
+        page_size: 16,
+        // Each token becomes the root of a slot, where one layer drafts.
+        chunk: if draft.layers_in_turn() > 1 {
+            1
+        } else {
+            REQUESTS
+        },
+        kv_dtype: KvCacheDtype::Float32,
+        positions: 80,
+    };
+    let backend = cpu(Dtype::Float32, Box::new(Single::new()));
+    let mut rig = Rig::new(backend, &target, &draft, setup);
+    for prompt in golden(name) {
+        let what = format!("{name}, {} tokens, position", prompt.ids.len());
+        near(&what, &prompt.positions, &rig.positions(&prompt.ids));
     }
 }
 
-/// A first draft behind every position of a prompt, not only behind its end.
+#[test]
+fn a_draft_layer_drafts_as_the_reference_does() {
+    FOLDERS.into_iter().for_each(draft_chains);
+}
+
 #[test]
 fn a_draft_layer_drafts_as_the_reference_does_at_each_position() {
-    for name in FOLDERS {
-        let (target, draft) = models(name);
-        let setup = Setup {
-            page_size: 16,
-            chunk: REQUESTS,
-            kv_dtype: KvCacheDtype::Float32,
-            positions: 80,
-        };
-        let backend = cpu(Dtype::Float32, Box::new(Single::new()));
-        let mut rig = Rig::new(backend, &target, &draft, setup);
-        for prompt in golden(name) {
-            let what = format!("{name}, {} tokens, position", prompt.ids.len());
-            near(&what, &prompt.positions, &rig.positions(&prompt.ids));
-        }
+    FOLDERS.into_iter().for_each(draft_at_each_position);
+}
+
+/// Chains go on behind the last layer.
+#[test]
+fn several_draft_layers_draft_as_the_reference_does() {
+    for (name, layers) in SEVERAL {
+        assert_eq!(models(name).1.layers_in_turn(), layers);
+        assert!(
+            golden(name)
+                .iter()
+                .all(|prompt| prompt.drafts.len() > layers + 1)
+        );
+        draft_chains(name);
+        draft_at_each_position(name);
     }
 }
 
@@ -161,7 +187,7 @@ fn a_draft_layer_drafts_as_the_reference_does_on_cuda() {
         graphs: vec![1, 2],
         collectives: CollectiveOptions::default(),
     };
-    for name in ["glm4_moe", "qwen3_5"] {
+    for name in ["glm4_moe", "qwen3_5", "glm4_moe_three"] {
         let backend = CudaBackend::new(&options, Box::new(Single::new())).unwrap();
         check(name, &drafted(backend, name, 40, 16));
     }

@@ -128,14 +128,15 @@ fn states_that_are_not_there_are_errors() {
     for (source, what) in [
         (HiddenSource::Root(REQUESTS as u32), "root 3"),
         (HiddenSource::Output(3), "output 3"),
+        (HiddenSource::Input(3), "input 3"),
     ] {
-        let error = head.feed_hidden(backend, &[source]).unwrap_err();
+        let error = head.feed_hidden(backend, 1, &[source]).unwrap_err();
         assert!(error.to_string().starts_with(what), "{error}");
         assert!(head.logits(backend, tables, &[source]).is_err());
     }
     let sources = [HiddenSource::Root(0); 9];
     let most = head.limits();
-    let error = head.feed_hidden(backend, &sources[..most.max_tokens + 1]);
+    let error = head.feed_hidden(backend, 1, &sources[..most.max_tokens + 1]);
     assert!(matches!(
         error,
         Err(ModelError::TooLarge {
@@ -165,7 +166,7 @@ fn roots_without_a_place_are_errors() {
     let mut pass = Pass::default();
     pass.push(&[0, 0, 0, 0, 0, 5, 6, 7, 8], 5..9, 4, |page| page as u32);
     let sources = [HiddenSource::Root(0); 4];
-    drafting.head.feed_hidden(backend, &sources).unwrap();
+    drafting.head.feed_hidden(backend, 1, &sources).unwrap();
     for (wanted, slots, what) in [
         (&[0][..], &[3][..], "root 3"),
         (&[0, 1], &[0], "2 roots"),
@@ -180,7 +181,7 @@ fn roots_without_a_place_are_errors() {
     wanted.unwrap();
     let output = drafting
         .head
-        .feed_hidden(backend, &[HiddenSource::Output(0)]);
+        .feed_hidden(backend, 1, &[HiddenSource::Output(0)]);
     assert!(output.is_err(), "what is taken in leaves roots alone");
 }
 
@@ -193,9 +194,9 @@ fn a_failed_pass_has_no_outputs() {
     let (root, output) = (HiddenSource::Root(0), HiddenSource::Output(0));
     let mut pass = Pass::default();
     pass.push(&[0, 0, 0, 5], 3..4, 4, |page| page as u32);
-    drafting.head.feed_hidden(backend, &[root]).unwrap();
+    drafting.head.feed_hidden(backend, 1, &[root]).unwrap();
     drafting.try_run(backend, &pass).unwrap();
-    drafting.head.feed_hidden(backend, &[output]).unwrap();
+    drafting.head.feed_hidden(backend, 1, &[output]).unwrap();
     backend.failing = true;
     let error = drafting.try_run(backend, &pass).unwrap_err();
     assert!(matches!(error, ModelError::Backend(_)), "{error}");
@@ -204,13 +205,13 @@ fn a_failed_pass_has_no_outputs() {
         head.logits(backend, tables, &[output]),
         Err(ModelError::NoHiddenState { count: 0, .. })
     ));
-    assert!(head.feed_hidden(backend, &[output]).is_err());
+    assert!(head.feed_hidden(backend, 1, &[output]).is_err());
     backend.failing = false;
     let error = drafting.try_run(backend, &pass).unwrap_err();
     assert!(matches!(error, ModelError::HiddenInputs { fed: 0, .. }));
-    drafting.head.feed_hidden(backend, &[root]).unwrap();
+    drafting.head.feed_hidden(backend, 1, &[root]).unwrap();
     drafting.try_run(backend, &pass).unwrap();
-    assert!(drafting.head.feed_hidden(backend, &[output]).is_ok());
+    assert!(drafting.head.feed_hidden(backend, 1, &[output]).is_ok());
 }
 
 #[test]
@@ -222,14 +223,17 @@ fn passes_need_as_many_hidden_states_as_tokens() {
     pass.push(&[0, 0, 0, 5, 6], 3..5, 4, |page| page as u32);
     for fed in [0, 1] {
         let sources = [HiddenSource::Root(0); 2];
-        drafting.head.feed_hidden(backend, &sources[..fed]).unwrap();
+        drafting
+            .head
+            .feed_hidden(backend, 1, &sources[..fed])
+            .unwrap();
         let error = drafting.try_run(backend, &pass).unwrap_err();
         assert!(matches!(error, ModelError::HiddenInputs { tokens: 2, fed: f } if f == fed));
     }
     pass.positions[1] = 16;
     drafting
         .head
-        .feed_hidden(backend, &[HiddenSource::Root(0); 2])
+        .feed_hidden(backend, 1, &[HiddenSource::Root(0); 2])
         .unwrap();
     let error = drafting.try_run(backend, &pass).unwrap_err();
     assert!(matches!(

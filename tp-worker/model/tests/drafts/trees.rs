@@ -40,7 +40,15 @@ impl Drafts {
     }
 
     fn nextn() -> Self {
-        let (target, draft) = nextn::models("glm4_moe");
+        Self::own("glm4_moe")
+    }
+
+    fn in_turn() -> Self {
+        Self::own(nextn::SEVERAL[0].0)
+    }
+
+    fn own(model: &str) -> Self {
+        let (target, draft) = nextn::models(model);
         Self {
             target,
             draft,
@@ -73,38 +81,41 @@ fn agree<B: Backend>(
         depth
     };
     let depths: Vec<usize> = (0..nodes.len()).map(depth).collect();
+    let mut tree = vec![Vec::new(); nodes.len()];
     for level in 0..=depths.iter().copied().max().unwrap_or(0) {
         let known = depths.iter().take_while(|depth| **depth <= level).count();
         drafting.nodes(backend, text.len(), 1, &nodes[..known]);
+        // Each layer's output is for its own level; one layer has the same for all.
+        let first = match drafting.head.layers() {
+            1 => 0,
+            _ => depths.iter().take_while(|depth| **depth < level).count(),
+        };
+        for (node, logits) in tree.iter_mut().enumerate().take(known).skip(first) {
+            *logits = drafting.logits(backend, &[HiddenSource::Output(node as u32)]);
+        }
     }
-    let outputs: Vec<_> = (0..nodes.len() as u32).map(HiddenSource::Output).collect();
-    let tree = drafting.logits(backend, &outputs);
-    let vocab = drafting.head.vocab();
     for node in 0..nodes.len() {
         let mut path: Vec<usize> =
             std::iter::successors(Some(node), |node| nodes[*node].1).collect();
         path.reverse();
+        let path: Vec<u32> = path.into_iter().map(|node| nodes[node].0).collect();
         let mut source = HiddenSource::Root(1);
-        for (position, node) in (text.len()..).zip(path) {
-            drafting.next(backend, position, source, nodes[node].0);
-            source = HiddenSource::Output(0);
+        for end in 1..=path.len() {
+            source = drafting.chain(backend, text.len(), 1, &path[..end]);
         }
         let chain = drafting.logits(backend, &[source]);
-        assert!(
-            chain == tree[node * vocab..][..vocab],
-            "node {node} of {nodes:?}"
-        );
+        assert!(chain == tree[node], "node {node} of {nodes:?}");
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
     fn a_path_has_the_bits_of_a_chain(
         choices in prop::collection::vec((0u32..331, 0usize..3), 1..8),
         page_size in prop::sample::select(vec![1usize, 3, 16]),
-        kind in 0usize..3,
+        kind in 0usize..4,
         low in any::<bool>(),
     ) {
         // Breadth first: parents never fall, so levels are prefixes.
@@ -114,7 +125,7 @@ proptest! {
             parent = (parent + step).min(nodes.len());
             nodes.push((token, parent.checked_sub(1)));
         }
-        let drafts = [Drafts::eagle, Drafts::eagle3, Drafts::nextn][kind]();
+        let drafts = [Drafts::eagle, Drafts::eagle3, Drafts::nextn, Drafts::in_turn][kind]();
         let (compute, kv_dtype) = match low {
             true => (Dtype::Bfloat16, KvCacheDtype::Bfloat16),
             false => (Dtype::Float32, KvCacheDtype::Float32),
@@ -141,7 +152,13 @@ fn a_path_has_the_bits_of_a_chain_on_cuda() {
         (Dtype::Float32, KvCacheDtype::Float32, 1),
         (Dtype::Float32, KvCacheDtype::Bfloat16, 16),
     ]) {
-        for drafts in [Drafts::eagle(), Drafts::eagle3(), Drafts::nextn()] {
+        let all = [
+            Drafts::eagle,
+            Drafts::eagle3,
+            Drafts::nextn,
+            Drafts::in_turn,
+        ];
+        for drafts in all.map(|drafts| drafts()) {
             let _order = lockstep_fake_cuda::order(seed);
             let options = CudaOptions {
                 ordinal: 0,

@@ -130,8 +130,8 @@ impl<B: Backend> Rig<B> {
         self.prefill_with(text, slot, None)
     }
 
-    /// Runs a text without peers, in chunks of no more tokens than there are slots. Returns the
-    /// logits of a first draft at each position.
+    /// Runs a text without peers, in chunks of no more tokens than there are slots, or of one token
+    /// where layers draft in turn. Returns the logits of a first draft at each position.
     pub fn positions(&mut self, text: &[u32]) -> Vec<Vec<f32>> {
         let mut all = Vec::new();
         self.prefill_with(text, 0, Some(&mut all));
@@ -183,6 +183,15 @@ impl<B: Backend> Rig<B> {
                 .head
                 .feed_features(backend, features, &rows)
                 .unwrap();
+            if drafting.head.layers() > 1 {
+                let last = [range.len() as u32 - 1];
+                let begins = [range.start == 0];
+                drafting.take_in_turn(backend, &pass, &last, (&[slot], &begins));
+                if let Some(all) = &mut all {
+                    all.push(drafting.logits(backend, &[HiddenSource::Root(slot)]));
+                }
+                continue;
+            }
             let Some(all) = &mut all else {
                 let slots = &[slot][..wanted.len()];
                 drafting.take_in(backend, &pass, wanted, slots).unwrap();
@@ -226,9 +235,23 @@ impl<B: Backend> Drafting<B> {
             .take_in(backend, &mut self.cache, tables, &batch, slots)
     }
 
+    /// Takes a text into layers that draft in turn.
+    fn take_in_turn(
+        &mut self,
+        backend: &mut B,
+        pass: &Pass,
+        wanted: &[u32],
+        rows: (&[u32], &[bool]),
+    ) {
+        let (batch, tables) = (pass.batch(wanted), self.tables.tables());
+        self.head
+            .take_in_turn(backend, &mut self.cache, tables, &batch, rows)
+            .unwrap();
+    }
+
     /// Runs nodes behind a text of `len` tokens. Each node is `(token, parent)`; without a
     /// parent it is a child of the root of `slot`. The last pass must have run over the nodes
-    /// of the levels above.
+    /// of the levels above. The deepest nodes are of the level of the pass.
     pub fn nodes(
         &mut self,
         backend: &mut B,
@@ -242,12 +265,15 @@ impl<B: Backend> Drafting<B> {
             depths.push(parent.map_or(0, |parent| depths[parent] + 1));
             masks.push(parent.map_or(0, |parent| masks[parent]) | 1 << node);
         }
-        let sources: Vec<_> = nodes
-            .iter()
-            .map(|(_, parent)| {
-                parent.map_or(HiddenSource::Root(slot), |p| HiddenSource::Output(p as u32))
-            })
-            .collect();
+        let level = depths.iter().max().map_or(0, |depth| depth + 1);
+        let last = self.head.layers() - 1;
+        let source = |(node, (_, parent)): (usize, &(u32, Option<usize>))| match parent {
+            // The last layer again: it has read the layer before for these nodes.
+            _ if level > last && depths[node] < last => HiddenSource::Input(node as u32),
+            Some(parent) => HiddenSource::Output(*parent as u32),
+            None => HiddenSource::Root(slot),
+        };
+        let sources: Vec<_> = nodes.iter().enumerate().map(source).collect();
         let tokens: Vec<u32> = nodes.iter().map(|(token, _)| *token).collect();
         let mut text = vec![0; len];
         text.extend(&tokens);
@@ -259,18 +285,54 @@ impl<B: Backend> Drafting<B> {
         for (position, depth) in pass.positions.iter_mut().zip(&depths) {
             *position = (len + depth) as u32;
         }
-        self.head.feed_hidden(backend, &sources).unwrap();
+        self.head.feed_hidden(backend, level, &sources).unwrap();
         self.run(backend, &pass);
     }
 
-    /// Runs the pass over the next token of a chain.
+    /// Runs the pass over the last of `tokens`, a chain behind a text of `len` tokens, as drafters
+    /// do. The last passes must have run over the earlier ones in turn. Returns the output.
+    pub fn chain(
+        &mut self,
+        backend: &mut B,
+        len: usize,
+        slot: u32,
+        tokens: &[u32],
+    ) -> HiddenSource {
+        let (level, last) = (tokens.len(), self.head.layers() - 1);
+        if level <= last {
+            let nodes = tokens.iter().enumerate();
+            let nodes: Vec<_> = nodes
+                .map(|(at, token)| (*token, at.checked_sub(1)))
+                .collect();
+            self.nodes(backend, len, slot, &nodes);
+            return HiddenSource::Output(level as u32 - 1);
+        }
+        let source = match level {
+            1 => HiddenSource::Root(slot),
+            _ if level - 1 <= last => HiddenSource::Output(level as u32 - 2),
+            _ => HiddenSource::Output(0),
+        };
+        self.step(backend, level, (len + level - 1, source, tokens[level - 1]));
+        HiddenSource::Output(0)
+    }
+
+    /// Runs the pass over the next token of a chain of a head with one layer.
     pub fn next(&mut self, backend: &mut B, position: usize, source: HiddenSource, token: u32) {
+        self.step(backend, 1, (position, source, token));
+    }
+
+    fn step(
+        &mut self,
+        backend: &mut B,
+        level: usize,
+        (position, source, token): (usize, HiddenSource, u32),
+    ) {
         let mut text = vec![0; position];
         text.push(token);
         let mut pass = Pass::default();
         let setup = self.setup;
         pass.push(&text, position..position + 1, setup.page_size, setup.page());
-        self.head.feed_hidden(backend, &[source]).unwrap();
+        self.head.feed_hidden(backend, level, &[source]).unwrap();
         self.run(backend, &pass);
     }
 

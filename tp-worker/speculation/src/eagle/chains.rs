@@ -135,7 +135,8 @@ impl<B: Backend> DraftsOnDevice<B> for EagleDrafter<B> {
         staged: Staged<'_, B>,
         each: &mut dyn FnMut(usize),
     ) -> Result<(), ModelError> {
-        if !self.chains.serve(backend, self.own().vocab) {
+        // Layers that draft in turn are asked by the host.
+        if self.head.head.layers() > 1 || !self.chains.serve(backend, self.own().vocab) {
             return Ok(());
         }
         self.waiting.begin(self.chains.first());

@@ -10,18 +10,31 @@ pub(super) struct Pairs {
     pass: Pass,
     /// Rows of features, one for each pair.
     features: Vec<u32>,
-    /// Slots whose drafts start from the wanted pairs of the pass, in order.
+    /// Slots whose drafts start from the wanted pairs of the pass, in order. Where layers draft in
+    /// turn, those of all rows.
     roots: Vec<u32>,
+    /// For each row, true if the head has not the outputs before it as roots.
+    begins: Vec<bool>,
+    /// For each slot, the position after that of its roots; empty unless layers draft in turn.
+    /// Later layers go on from outputs of the layers before them.
+    rooted: Vec<Option<usize>>,
     most: usize,
 }
 
 impl Pairs {
-    /// Makes room for a pass of `tokens` pairs of `requests` requests.
-    pub fn new(requests: usize, tokens: usize) -> Self {
+    /// Makes room for a pass of `tokens` pairs of `requests` requests, for a head whose `layers`
+    /// draft in turn.
+    pub fn new(requests: usize, tokens: usize, layers: usize) -> Self {
         Self {
             pass: Pass::new(requests, tokens),
             features: Vec::with_capacity(tokens),
             roots: Vec::with_capacity(requests),
+            begins: Vec::with_capacity(requests),
+            rooted: if layers > 1 {
+                vec![None; requests]
+            } else {
+                Vec::new()
+            },
             most: tokens,
         }
     }
@@ -46,13 +59,29 @@ impl Pairs {
         self.pass
             .begin(place, span.pages(device.pages, pages_start));
         self.pass.push_chain(device.pages, next, place);
+        if let Some(rooted) = self.rooted.get_mut(slot) {
+            self.begins.push(*rooted != Some(span.to));
+            *rooted = Some(span.to + rows.len());
+            self.pass.want();
+            self.roots.push(slot as u32);
+        }
         self.features.extend(rows);
     }
 
-    /// Makes the slot's next draft start from the pair pushed last.
+    /// Makes the slot's next draft start from the pair pushed last. Where layers draft in turn, all
+    /// rows end with a root anyway.
     pub fn root(&mut self, slot: usize) {
-        self.pass.want();
-        self.roots.push(slot as u32);
+        if self.rooted.is_empty() {
+            self.pass.want();
+            self.roots.push(slot as u32);
+        }
+    }
+
+    /// Forgets that the head has roots of the slot's text.
+    pub fn forget_roots(&mut self, slot: usize) {
+        if let Some(rooted) = self.rooted.get_mut(slot) {
+            *rooted = None;
+        }
     }
 
     /// Runs the head over the pairs, whose features are rows of `features`. Then begins anew.
@@ -69,11 +98,19 @@ impl Pairs {
             let Head { head, cache, .. } = head;
             let batch = self.pass.batch(device.pages);
             head.feed_features(device.backend, features, &self.features)?;
-            head.take_in(device.backend, cache, device.tables, &batch, &self.roots)?;
+            let roots = self.roots.as_slice();
+            match self.rooted.is_empty() {
+                true => head.take_in(device.backend, cache, device.tables, &batch, roots)?,
+                false => {
+                    let rows = (roots, self.begins.as_slice());
+                    head.take_in_turn(device.backend, cache, device.tables, &batch, rows)?;
+                }
+            }
         }
         self.pass.clear();
         self.features.clear();
         self.roots.clear();
+        self.begins.clear();
         Ok(())
     }
 }

@@ -17,17 +17,30 @@ const PAGES: usize = 4;
 const PAGE_SIZE: u32 = 8;
 
 /// Logits that depend on the slot and on the path behind its text alone. It notes what every
-/// cell holds, and checks that a token finds the path before it: by whose state it follows, by
-/// its position, and where keys and values lie.
+/// cell of each layer holds, and checks that a token finds the path before it: by whose state it
+/// follows and which layer made that, by its position, and where keys and values lie.
 #[derive(Default)]
 struct Model {
     first_cell: usize,
+    /// Number of the last layer of those that draft in turn.
+    last: usize,
+    level: usize,
     logits: Vec<f32>,
-    /// Slot and path of each row of the last pass.
-    outputs: Vec<(usize, Vec<u32>)>,
-    cells: BTreeMap<u32, Vec<u32>>,
+    /// What each token of the last pass has read.
+    inputs: Vec<State>,
+    outputs: Vec<State>,
+    /// Path in each cell of each layer.
+    cells: BTreeMap<(usize, u32), Vec<u32>>,
     /// All logits are equal.
     flat: bool,
+}
+
+/// Output of a layer for a path of a slot.
+#[derive(Clone)]
+struct State {
+    layer: usize,
+    slot: usize,
+    path: Vec<u32>,
 }
 
 impl Model {
@@ -56,7 +69,11 @@ impl<B: Backend> Proposer<B> for Model {
     fn first_cell(&self) -> usize {
         self.first_cell
     }
+    fn layers(&self) -> usize {
+        self.last + 1
+    }
     fn first(&mut self, _: &mut Device<'_, B>, rows: &[DraftRow]) -> Result<(), DraftError> {
+        self.level = 0;
         let logits = rows.iter().flat_map(|row| self.logits_of(row.slot, &[]));
         self.logits = logits.collect();
         Ok(())
@@ -69,17 +86,29 @@ impl<B: Backend> Proposer<B> for Model {
     ) -> Result<(), DraftError> {
         let batch = pass.batch(device.pages);
         assert_eq!(sources.len(), batch.tokens.len());
-        let mut outputs = Vec::new();
+        self.level += 1;
+        let layer = self.level.min(self.last);
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for row in batch.rows {
             let slot = row.pages_start as usize / PAGES;
             let base = 3 + slot + self.first_cell;
             for at in row.start..row.start + row.q_len {
                 let token = at as usize;
-                let (from, mut path) = match sources[token] {
-                    HiddenSource::Root(slot) => (slot as usize, Vec::new()),
+                let input = match sources[token] {
+                    HiddenSource::Root(slot) => State {
+                        layer: (self.level - 1).min(self.last),
+                        slot: slot as usize,
+                        path: Vec::new(),
+                    },
                     HiddenSource::Output(output) => self.outputs[output as usize].clone(),
+                    HiddenSource::Input(input) => self.inputs[input as usize].clone(),
                 };
-                assert_eq!(from, slot, "it follows its own request");
+                inputs.push(input.clone());
+                let mut path = input.path;
+                assert_eq!(input.slot, slot, "it follows its own request");
+                // The layer before reads on to the level of this one, and this one to its own end.
+                let before = if path.len() < layer { layer - 1 } else { layer };
+                assert_eq!(input.layer, before, "level {} of {path:?}", self.level);
                 let position = base + path.len();
                 assert_eq!(batch.positions[token] as usize, position);
                 if row.mask.is_none() {
@@ -87,12 +116,13 @@ impl<B: Backend> Proposer<B> for Model {
                     let cell = |at: usize| device.pages.cell(row.pages_start, (base + at) as u32);
                     assert_eq!(batch.cells[token], cell(path.len()));
                     for at in 0..path.len() {
-                        assert_eq!(self.cells[&cell(at)], path[..=at]);
+                        assert_eq!(self.cells[&(layer, cell(at))], path[..=at]);
                     }
                 }
                 path.push(batch.tokens[token]);
-                self.cells.insert(batch.cells[token], path.clone());
-                outputs.push((slot, path));
+                let cell = (layer, batch.cells[token]);
+                self.cells.insert(cell, path.clone());
+                outputs.push(State { layer, slot, path });
             }
         }
         let mut cells: Vec<u32> = batch.cells.to_vec();
@@ -102,11 +132,11 @@ impl<B: Backend> Proposer<B> for Model {
             "each has one"
         );
         let wanted = batch.logit_tokens.iter().flat_map(|at| {
-            let (slot, path) = &outputs[*at as usize];
+            let State { slot, path, .. } = &outputs[*at as usize];
             self.logits_of(*slot, path)
         });
         self.logits = wanted.collect();
-        self.outputs = outputs;
+        (self.inputs, self.outputs) = (inputs, outputs);
         Ok(())
     }
     fn logits(&self) -> &[f32] {
@@ -243,9 +273,10 @@ fn tree(model: &Model, row: &DraftRow) -> Vec<Node> {
 
 #[test]
 fn each_row_gets_the_chain_behind_its_own_text() {
-    for first_cell in [0, 1] {
+    for (first_cell, last) in [(0, 0), (1, 0), (0, 1), (0, 2), (0, 5)] {
         let mut model = Model {
             first_cell,
+            last,
             ..Model::default()
         };
         let rows = [(2, 3, 5), (0, 0, 5), (3, 5, 2), (1, 5, 9)];
@@ -260,9 +291,10 @@ fn each_row_gets_the_chain_behind_its_own_text() {
 
 #[test]
 fn each_row_gets_the_tree_behind_its_own_text() {
-    for first_cell in [0, 1] {
+    for (first_cell, last) in [(0, 0), (1, 0), (0, 1), (0, 2), (0, 5)] {
         let mut model = Model {
             first_cell,
+            last,
             ..Model::default()
         };
         let rows = [(2, 3, 3, 9), (0, 0, 2, 5), (3, 2, 2, 4), (1, 4, 1, 4)];

@@ -32,7 +32,11 @@ impl Growth {
         }
         model.first(device, rows)?;
         self.level(model, device, drafts, |_| 1);
-        while self.expand(model.first_cell(), device) {
+        let last = model.layers().saturating_sub(1);
+        for level in 1.. {
+            if !self.expand(model.first_cell(), (level, last), device) {
+                break;
+            }
             model.next(device, &self.pass, &self.sources)?;
             self.level(model, device, drafts, |grower| grower.frontier().len());
         }
@@ -67,9 +71,16 @@ impl Growth {
         }
     }
 
-    /// Lays out the next pass. Returns true if there is one. A token's hidden state comes from
-    /// its parent's row of the pass before, which had all parents.
-    fn expand<B: Backend>(&mut self, first_cell: usize, device: &Device<'_, B>) -> bool {
+    /// Lays out the pass of a level. Returns true if there is one. A token's hidden state comes from
+    /// its parent's row of the pass before, which had all parents. Of layers that draft in turn,
+    /// number `last` runs again behind its own level, over its own outputs. What it has read
+    /// of the layer before stays the hidden state of the tokens up to that level.
+    fn expand<B: Backend>(
+        &mut self,
+        first_cell: usize,
+        (level, last): (usize, usize),
+        device: &Device<'_, B>,
+    ) -> bool {
         self.pass.clear();
         self.sources.clear();
         let Trees { growers, starts } = &mut self.trees;
@@ -91,6 +102,9 @@ impl Growth {
                     self.pass.want();
                 }
                 self.sources.push(match node.parent.checked_sub(1) {
+                    _ if level > last && node.depth as usize <= last => {
+                        HiddenSource::Input(before + at as u32)
+                    }
                     None => HiddenSource::Root(row.slot as u32),
                     Some(parent) => HiddenSource::Output(before + parent),
                 });

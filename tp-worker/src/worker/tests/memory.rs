@@ -8,8 +8,8 @@ use lockstep_backend_cpu::CpuAllocated;
 use lockstep_collective::local_group;
 use lockstep_devices::DeviceFootprint;
 use lockstep_types::{
-    DeviceKind, Dtype, EngineConfig, Footprint as _, GatedDeltaNames, GatedDeltaSpec, KvCacheDtype,
-    LoadFormat, Mixer, Quantization, RankMemory, Verification,
+    DeviceKind, DraftKind, Dtype, EngineConfig, Footprint as _, GatedDeltaNames, GatedDeltaSpec,
+    KvCacheDtype, LoadFormat, Mixer, Quantization, RankMemory, Verification,
 };
 
 use super::{
@@ -239,7 +239,14 @@ fn of_fixture(name: &str, tp_size: usize, shape: [usize; 3]) -> EngineConfig {
 
 #[test]
 fn own_draft_layers_take_what_is_charged() {
-    for name in ["glm4_moe", "deepseek_v3", "qwen3_5", "qwen3_5_moe"] {
+    for name in [
+        "glm4_moe",
+        "deepseek_v3",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "glm4_moe_three",
+        "deepseek_v3_two",
+    ] {
         for (tp_size, dp_size, shape) in [(1, 1, [3, 1, 4]), (2, 1, [3, 2, 5]), (2, 2, [2, 1, 3])] {
             let mut config = of_fixture(name, tp_size, shape);
             if !config
@@ -250,12 +257,44 @@ fn own_draft_layers_take_what_is_charged() {
                 continue;
             }
             config.parallel.dp_size = dp_size;
+            // Random weights take as much.
+            if name == "glm4_moe_three" && tp_size == 1 {
+                config.model.load_format = LoadFormat::Dummy;
+                let draft = config.speculation.draft.as_mut().unwrap();
+                draft.model.load_format = LoadFormat::Dummy;
+            }
             check(
                 &config,
                 &format!("{name} {shape:?} on {tp_size}, {dp_size}"),
             );
         }
     }
+}
+
+/// Each draft layer takes a cache and weights for itself; activations are shared, but for one row of
+/// each slot.
+#[test]
+fn the_charge_follows_the_number_of_draft_layers() {
+    let charged = |layers: usize| {
+        let mut config = of_fixture("glm4_moe_three", 1, [3, 1, 4]);
+        let draft = config.speculation.draft.as_mut().unwrap();
+        let DraftKind::Nextn { names } = &mut draft.kind else {
+            panic!("{:?}", draft.kind);
+        };
+        names.truncate(layers);
+        draft.model.layers.truncate(layers);
+        DeviceFootprint.rank(&config.shape(), 0).draft
+    };
+    let [one, two, three] = [1, 2, 3].map(charged);
+    assert_eq!(two.kv_per_token, 2 * one.kv_per_token);
+    assert_eq!(three.kv_per_token, 3 * one.kv_per_token);
+    assert!(one.kv_per_token > 0 && one.weights > 0 && one.vectors > 0);
+    assert_eq!(three.weights - two.weights, two.weights - one.weights);
+    assert_eq!(two.weights, 2 * one.weights);
+    // A root is read of each layer but the last.
+    assert_eq!(two.activations, one.activations);
+    let row = 4 * 72;
+    assert_eq!(three.activations - two.activations, (SLOTS * row) as u64);
 }
 
 #[test]

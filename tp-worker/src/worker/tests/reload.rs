@@ -1,4 +1,4 @@
-//! New weights of latent attention, of recurrent layers and of a model's own draft layer: a worker
+//! New weights of latent attention, of recurrent layers and of a model's own draft layers: a worker
 //! that took them goes on as one that started with them.
 
 use std::{
@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::support::{load_alone, repository};
 use crate::worker::Folders;
 
-/// Models with a draft layer, a matrix of their first layer's mixer, and one of the draft layer.
+/// Models with draft layers, a matrix of their first layer's mixer, and one of the last draft layer.
 const MODELS: [(&str, &str, &str); 2] = [
     (
         "qwen3_5",
@@ -26,9 +26,10 @@ const MODELS: [(&str, &str, &str); 2] = [
         "mtp.layers.0.mlp.down_proj.weight",
     ),
     (
-        "deepseek_v3",
+        "deepseek_v3_two",
         "model.layers.0.self_attn.kv_b_proj.weight",
-        "model.layers.3.eh_proj.weight",
+        // The second draft layer's, which drafts behind the first.
+        "model.layers.4.eh_proj.weight",
     ),
 ];
 const STEPS: u64 = 12;

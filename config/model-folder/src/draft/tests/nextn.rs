@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-use lockstep_types::{DraftKind, ExpertTensors, Mlp, ModelConfig};
+use lockstep_types::{DraftKind, ExpertTensors, LoadFormat, Mlp, ModelConfig};
 
 use crate::testing::{folder, llama, tensor_names};
 
@@ -27,6 +27,9 @@ fn a_draft_layer_follows_the_last_layer() {
         let DraftKind::Nextn { names } = draft.kind else {
             panic!("{:?}", draft.kind);
         };
+        let [names] = &names[..] else {
+            panic!("{names:?}");
+        };
         assert_eq!(names.layer, "model.layers.3");
         assert_eq!(names.projection, "model.layers.3.eh_proj");
         assert_eq!(names.norm, "model.layers.3.shared_head.norm");
@@ -46,6 +49,9 @@ fn a_draft_layer_lies_beside_a_recurrent_model() {
     assert!(!draft.model.has_states() && target.has_states());
     let DraftKind::Nextn { names } = draft.kind else {
         panic!("{:?}", draft.kind);
+    };
+    let [names] = &names[..] else {
+        panic!("{names:?}");
     };
     assert_eq!(names.layer, "mtp.layers.0");
     assert_eq!(names.hidden_norm, "mtp.pre_fc_norm_hidden");
@@ -109,45 +115,68 @@ fn models_without_a_draft_layer_say_so() {
     };
     let none = several(0);
     refused(None, &model(none.path()), &["this one has none"]);
+    // A copy that leaves the second of its layers out.
     let two = several(2);
-    let names = ["num_nextn_predict_layers", "several draft layers"];
+    tensor_names(two.path(), &["model.layers.3.eh_proj.weight"]);
+    let names = ["model.layers.4.eh_proj", "leaves the layer out"];
     refused(None, &model(two.path()), &names);
+    // Weights that are made up are those of all layers that config.json tells of.
+    let three = several(3);
+    let made_up = ModelConfig {
+        load_format: LoadFormat::Dummy,
+        ..model(three.path())
+    };
+    let draft = crate::draft::nextn(None, &made_up).expect("three draft layers");
+    assert_eq!(draft.layers_in_turn(), 3);
+    let many = several(17);
+    let names = ["num_nextn_predict_layers", "at most 16"];
+    refused(None, &model(many.path()), &names);
 }
 
-/// Drafting with the first of several layers alone would draft worse and say nothing.
+fn weight(name: &str) -> String {
+    format!("{name}.weight")
+}
+
+/// Layers of GLM and DeepSeek have all tensors for themselves, those of Qwen share the projection
+/// and norms. A second layer drafts too if `config.json` does not tell of it: drafting with the
+/// first alone would draft worse and say nothing.
 #[test]
-fn a_second_draft_layer_that_is_stored_is_named() {
+fn several_draft_layers_are_found() {
     for (name, first, second) in [
-        (
-            "glm4_moe",
-            "model.layers.3.eh_proj.weight",
-            "model.layers.4",
-        ),
-        (
-            "deepseek_v3",
-            "model.layers.3.eh_proj.weight",
-            "model.layers.4",
-        ),
-        ("qwen3_5", "mtp.fc.weight", "mtp.layers.1"),
-        ("qwen3_next", "mtp.fc.weight", "mtp.layers.1"),
+        ("glm4_moe", "model.layers.3", "model.layers.4"),
+        ("deepseek_v3", "model.layers.3", "model.layers.4"),
+        ("qwen3_5", "mtp.layers.0", "mtp.layers.1"),
+        ("qwen3_next", "mtp.layers.0", "mtp.layers.1"),
     ] {
         let text = std::fs::read(fixture("nextn").join(name).join("config.json"));
         let config = serde_json::from_slice(&text.expect("a file")).expect("JSON");
-        let other = format!("{second}.input_layernorm.weight");
-        for (names, described) in [(&[first][..], true), (&[first, &other], false)] {
-            let dir = folder(&config, None);
-            tensor_names(dir.path(), names);
-            let found = crate::Described::of(dir.path()).expect("a model");
-            assert_eq!(found.own_draft, described, "{name}");
-            let draft = crate::draft::nextn(None, &model(dir.path()));
-            if let Err(error) = &draft {
-                let error = error.to_string();
-                assert!(
-                    error.contains(second) && error.contains("several draft layers"),
-                    "{error}"
-                );
-            }
-            assert_eq!(draft.is_ok(), described, "{name}");
+        let shared = first.starts_with("mtp");
+        let projection = |layer: &str| match shared {
+            true => "mtp.fc".to_owned(),
+            false => format!("{layer}.eh_proj"),
+        };
+        let norm = |layer: &str| format!("{layer}.input_layernorm.weight");
+        let layers = [first, second];
+        let mut stored: Vec<String> = layers.map(|layer| weight(&projection(layer))).into();
+        stored.extend(layers.map(norm));
+        let stored: Vec<&str> = stored.iter().map(String::as_str).collect();
+        let dir = folder(&config, None);
+        tensor_names(dir.path(), &stored);
+        let found = crate::Described::of(dir.path()).expect("a model");
+        assert!(found.own_draft, "{name}");
+        let target = model(dir.path());
+        let draft = crate::draft::nextn(None, &target).expect("two draft layers");
+        assert_eq!(draft.layers_in_turn(), 2, "{name}");
+        assert_eq!(draft.model.layers.len(), 2, "{name}");
+        assert_eq!(draft.model.layers[0], draft.model.layers[1], "{name}");
+        // Both lie in one group of caches.
+        assert_eq!(draft.model.kv_groups().len(), 1, "{name}");
+        let DraftKind::Nextn { names } = draft.kind else {
+            panic!("{:?}", draft.kind);
+        };
+        for (names, layer) in names.iter().zip(layers) {
+            assert_eq!(names.layer, layer);
+            assert_eq!(names.projection, projection(layer));
         }
     }
 }

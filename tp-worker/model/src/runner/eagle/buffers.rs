@@ -18,6 +18,8 @@ pub(crate) struct Sizes {
     pub joined_norm: bool,
     /// Number of rows of the output head.
     pub vocab: usize,
+    /// Number of layers that draft in turn.
+    pub layers: usize,
     /// Number of slots.
     pub requests: usize,
     pub limits: ForwardLimits,
@@ -42,8 +44,9 @@ pub(crate) struct Buffers<T> {
     pub embedded: T,
     /// Embedding and hidden state side by side, `[n, 2·hidden]`.
     pub joined: T,
-    /// Root of every slot, `[requests, hidden]`.
-    pub roots: T,
+    /// Root of every slot, `[requests, hidden]`, for each layer whose outputs are read: all but
+    /// the last of several.
+    pub roots: Vec<T>,
     /// First output of every tree that the device drafts, `[requests, hidden]`. The children
     /// of the tree's root go on from it.
     pub tree_roots: T,
@@ -93,7 +96,9 @@ impl<T> Buffers<T> {
             raw_features: device.activations(raw, sizes.features, Holds::Sum)?,
             embedded: device.activations(tokens, hidden, Holds::Sum)?,
             joined: device.activations(tokens, 2 * hidden, Holds::Operand)?,
-            roots: device.activations(sizes.requests, hidden, Holds::Sum)?,
+            roots: (0..sizes.layers.saturating_sub(1).max(1))
+                .map(|_| device.activations(sizes.requests, hidden, Holds::Sum))
+                .collect::<Result<_, _>>()?,
             tree_roots: device.activations(trees, hidden, Holds::Sum)?,
             head_input: device.activations(block, hidden, Holds::Sum)?,
             head_normed: device.activations(block, hidden, Holds::Operand)?,

@@ -1,4 +1,4 @@
-//! Drafting on the device by a head: chains, and the first level of trees.
+//! Drafting on the device by a head of one layer: chains, and the first level of trees.
 
 mod trees;
 
@@ -7,7 +7,8 @@ use lockstep_backend::{Backend, BackendError};
 use super::{EagleHead, output::Output};
 use crate::blocks::Norm;
 use crate::{
-    DraftPasses, ModelCache, ModelError, Staged, Tables, models::eagle::Wiring,
+    DraftPasses, ModelCache, ModelError, Staged, Tables,
+    models::eagle::{HeadLayer, Wiring},
     runner::draft_passes::DraftPassSize,
 };
 
@@ -69,7 +70,7 @@ impl<B: Backend> EagleHead<B> {
         staged: Staged<'_, B>,
     ) -> Result<(), ModelError> {
         // The fed states and the outputs of the last pass are written over.
-        (self.fed, self.outputs) = (0, 0);
+        (self.fed, self.outputs, self.turn) = (0, 0, 0);
         if chains.branches() > 1 {
             return self.run_trees(
                 backend,
@@ -111,7 +112,8 @@ impl<B: Backend> EagleHead<B> {
     pub(super) fn take_features(&mut self, backend: &mut B, features: &B::Tensor, tokens: usize) {
         let b = &mut self.buffers;
         backend.set_rows(&mut b.hidden, tokens);
-        let norms = match &self.weights.wiring {
+        let HeadLayer { fc, wiring, .. } = &self.weights.layers[0];
+        let norms = match wiring {
             Wiring::Eagle { .. } | Wiring::Nextn { .. } => None,
             Wiring::Eagle3 { feature_norms, .. } => Some(feature_norms),
         };
@@ -124,7 +126,7 @@ impl<B: Backend> EagleHead<B> {
         }
         if let Some(norms) = norms {
             b.norm_features(backend, norms, (tokens, self.hidden));
-            self.weights.fc.run(backend, &b.features, &mut b.hidden);
+            fc.run(backend, &b.features, &mut b.hidden);
         }
     }
 
@@ -148,11 +150,11 @@ impl<B: Backend> EagleHead<B> {
                 _ => &b.layer.residual,
             };
             backend.place_columns(outputs, &mut b.hidden, 0);
-            self.go_on(backend, tokens);
+            self.go_on(backend, 0, tokens);
         }
         self.buffers.set_rows(backend, tokens);
         self.attend(backend, cache, tables)?;
-        let (b, layer) = (&mut self.buffers, &self.weights.layer);
+        let (b, layer) = (&mut self.buffers, &self.weights.layers[0].layer);
         let half = match level {
             0 => {
                 let mixed = &mut b.mixed_wanted;
@@ -176,7 +178,7 @@ impl<B: Backend> EagleHead<B> {
             logits: &mut b.logits,
             scaling: self.scaling,
         };
-        output.compute(backend, &self.weights, tables, outputs, wanted);
+        output.compute(backend, &self.weights, 0, tables, (outputs, wanted));
         Ok(())
     }
 }

@@ -3,7 +3,11 @@
 use lockstep_backend::{Backend, BackendError, Batch, PassKey};
 
 use super::EagleHead;
-use crate::{ModelCache, ModelError, Tables, blocks::Norm, models::eagle::Wiring};
+use crate::{
+    ModelCache, ModelError, Tables,
+    blocks::Norm,
+    models::eagle::{HeadLayer, Wiring},
+};
 
 impl<B: Backend> EagleHead<B> {
     /// Runs the head over `batch.tokens`, the token after each position, with the hidden
@@ -33,7 +37,8 @@ impl<B: Backend> EagleHead<B> {
 
     /// Runs the head over text, like [`Self::forward`], but keeps only the outputs of
     /// `batch.logit_tokens`, as the roots of `slots`, in order. Only keys and values of the
-    /// other tokens are ever read, so the layer ends with its attention for them.
+    /// other tokens are ever read, so the layer ends with its attention for them. It is for heads of
+    /// one layer; several layers have [`Self::take_in_turn`].
     ///
     /// # Errors
     /// The errors of [`Self::forward`]. Before anything ran also
@@ -64,14 +69,18 @@ impl<B: Backend> EagleHead<B> {
         let outputs = if whole { &layer.residual } else { &layer.delta };
         if roots > 0 {
             let from = &self.numbers[..roots];
-            backend.copy_rows(outputs, from, &mut self.buffers.roots, slots);
+            backend.copy_rows(outputs, from, &mut self.buffers.roots[0], slots);
         }
         Ok(())
     }
 
     /// Checks `batch` and makes room for a pass over it, which takes the fed hidden states.
     /// Returns the number of tokens.
-    fn begin(&mut self, backend: &mut B, batch: &Batch<'_>) -> Result<usize, ModelError> {
+    pub(super) fn begin(
+        &mut self,
+        backend: &mut B,
+        batch: &Batch<'_>,
+    ) -> Result<usize, ModelError> {
         self.limits.check(batch)?;
         let (tokens, fed) = (batch.tokens.len(), self.fed);
         if tokens != fed {
@@ -83,7 +92,7 @@ impl<B: Backend> EagleHead<B> {
     }
 
     /// Runs the pass over all tokens, as a device may record it.
-    fn run_whole(
+    pub(super) fn run_whole(
         &mut self,
         backend: &mut B,
         cache: &mut ModelCache<B>,
@@ -105,19 +114,20 @@ impl<B: Backend> EagleHead<B> {
         let padded = backend.pad(key, &mut self.inputs);
         self.buffers.set_rows(backend, padded.tokens);
         backend.set_rows(&mut self.buffers.hidden, padded.tokens);
-        let mut passes = std::mem::take(&mut self.passes);
+        let turn = self.turn;
+        let mut passes = std::mem::take(&mut self.passes[turn]);
         let head = &mut *self;
         let mut work = |backend: &mut B| {
             head.attend(backend, cache, tables)?;
             // The layer's normed output is not read, so any norm does. Roots are kept unnormed,
             // and `logits` norms the states that it reads.
-            let layer = &head.weights.layer;
+            let layer = &head.weights.layers[turn].layer;
             let next = layer.mlp_norm.as_ref().map(Norm::operand);
             let all = head.buffers.layer.second_half(layer, None);
             layer.finish(backend, &head.context, all, next)
         };
         let done = backend.pass(&mut passes, padded, &mut work);
-        self.passes = passes;
+        self.passes[turn] = passes;
         self.buffers.set_rows(backend, key.tokens);
         backend.set_rows(&mut self.buffers.hidden, key.tokens);
         done
@@ -135,12 +145,17 @@ impl<B: Backend> EagleHead<B> {
         each: &mut dyn FnMut(usize),
     ) -> Result<(), ModelError> {
         let sizes = backend.repeated(&self.inputs);
-        for (done, key) in sizes.iter().enumerate() {
-            backend.stage(&Batch::default(), &mut self.inputs)?;
-            self.run_repeated(backend, cache, tables, *key)?;
-            each(sizes.len() - done - 1);
+        let mut left = self.layers() * sizes.len();
+        for turn in 0..self.layers() {
+            self.turn = turn;
+            for key in &sizes {
+                backend.stage(&Batch::default(), &mut self.inputs)?;
+                self.run_repeated(backend, cache, tables, *key)?;
+                left -= 1;
+                each(left);
+            }
         }
-        self.outputs = 0;
+        (self.outputs, self.turn) = (0, 0);
         Ok(())
     }
 
@@ -158,7 +173,8 @@ impl<B: Backend> EagleHead<B> {
         if wanted == 0 {
             return Ok(());
         }
-        let (layer, mixed) = (&self.weights.layer, &mut b.mixed_wanted);
+        let layer = &self.weights.layers[self.turn].layer;
+        let mixed = &mut b.mixed_wanted;
         let some = b
             .layer
             .narrow(backend, layer, &self.inputs, wanted, mixed, None);
@@ -178,14 +194,15 @@ impl<B: Backend> EagleHead<B> {
     ) -> Result<(), BackendError> {
         let (context, hidden) = (&self.context, self.hidden);
         let (b, inputs) = (&mut self.buffers, &self.inputs);
+        let HeadLayer { fc, layer, wiring } = &self.weights.layers[self.turn];
         let table = self.weights.embedding.as_ref().unwrap_or(tables.embedding);
         backend.embed(table, 0, 1.0, inputs, &mut b.embedded);
-        let input = match &self.weights.wiring {
+        let input = match wiring {
             Wiring::Eagle { input_norm } => {
                 backend.place_columns(&b.embedded, &mut b.joined, 0);
                 backend.place_columns(&b.hidden, &mut b.joined, hidden);
                 let residual = &mut b.layer.residual;
-                self.weights.fc.run(backend, &b.joined, residual);
+                fc.run(backend, &b.joined, residual);
                 match input_norm {
                     None => backend.as_operand(residual, &mut b.layer.normed),
                     Some(norm) => {
@@ -216,12 +233,11 @@ impl<B: Backend> EagleHead<B> {
             } => {
                 b.join_normed(backend, embedding_norm, hidden_norm, hidden);
                 let residual = &mut b.layer.residual;
-                self.weights.fc.run(backend, &b.joined, residual);
+                fc.run(backend, &b.joined, residual);
                 input_norm.run(backend, residual, &mut b.layer.normed);
                 &b.layer.normed
             }
         };
-        let (layer, mixers) = (&self.weights.layer, &mut b.layer.mixers);
-        layer.mix(backend, context, input, mixers, cache, inputs)
+        layer.mix(backend, context, input, &mut b.layer.mixers, cache, inputs)
     }
 }

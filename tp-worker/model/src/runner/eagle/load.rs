@@ -47,6 +47,7 @@ impl<B: Backend> EagleHead<B> {
         let sizes = Sizes {
             features: capture.width(target.hidden_size),
             joined_norm: eagle::norms(draft).before_projection,
+            layers: draft.layers_in_turn(),
             vocab,
             requests,
             limits,
@@ -65,7 +66,7 @@ impl<B: Backend> EagleHead<B> {
             weights: loader.load(backend, &found)?,
             buffers: Buffers::new(backend, model, &shard, &sizes)?,
             inputs: backend.inputs(&limits.inputs())?,
-            passes: B::Passes::default(),
+            passes: (0..sizes.layers).map(|_| B::Passes::default()).collect(),
             picks: Picks::new(limits.max_tokens),
             context: LayerContext::new(backend, Axis::Alone, model, limits.positions)?,
             capture,
@@ -79,6 +80,11 @@ impl<B: Backend> EagleHead<B> {
             ids,
             fed: 0,
             outputs: 0,
+            turn: 0,
+            sources: match sizes.layers {
+                0 | 1 => Vec::new(),
+                _ => Vec::with_capacity(limits.max_tokens),
+            },
         })
     }
 }

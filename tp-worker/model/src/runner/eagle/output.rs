@@ -4,7 +4,7 @@ use std::{mem::take, ops::Range};
 
 use lockstep_backend::{Axis, Backend, Linear, LogitScaling, Owners};
 
-use super::{EagleHead, HiddenSource};
+use super::{EagleHead, HiddenSource, hidden::Known};
 use crate::{
     ModelError, Tables,
     models::eagle::{Eagle, Wiring},
@@ -22,14 +22,14 @@ pub(super) struct Output<'a, T> {
 }
 
 impl<T> Output<'_, T> {
-    /// Computes the logits of `rows` hidden `states`.
+    /// Computes the logits of `rows` hidden `states`, outputs of layer `turn`.
     pub fn compute<B: Backend<Tensor = T>>(
         self,
         backend: &mut B,
         weights: &Eagle<B>,
+        turn: usize,
         tables: Tables<'_, B>,
-        states: &T,
-        rows: usize,
+        (states, rows): (&T, usize),
     ) {
         let Self {
             normed,
@@ -38,7 +38,7 @@ impl<T> Output<'_, T> {
         } = self;
         backend.set_rows(normed, rows);
         backend.set_rows(logits, rows);
-        let input = match &weights.wiring {
+        let input = match &weights.layers[turn].wiring {
             Wiring::Eagle { .. } => backend.as_operand(states, normed),
             Wiring::Eagle3 { norm, .. } | Wiring::Nextn { norm, .. } => {
                 norm.run(backend, states, normed);
@@ -57,7 +57,8 @@ impl<B: Backend> EagleHead<B> {
     /// Returns the head's logits for each of `sources`, `[sources, vocab]`, on the host.
     /// Columns are the head's tokens, see [`Self::target_token`]. At most
     /// [`crate::ForwardLimits::logit_block_rows`] rows are computed at a time. One block is
-    /// read in place, several are collected.
+    /// read in place, several are collected. Roots are those of the first layer. Where layers draft
+    /// in turn, `sources` are all roots or all outputs.
     ///
     /// # Errors
     /// [`ModelError::TooLarge`] for more sources than a pass has tokens;
@@ -92,17 +93,24 @@ impl<B: Backend> EagleHead<B> {
         if rows == 0 {
             return Ok(&[]);
         }
-        self.picks.sort(sources, self.requests, self.outputs)?;
+        // Hidden inputs have no logits.
+        let known = Known {
+            roots: self.requests,
+            outputs: self.outputs,
+            inputs: 0,
+        };
+        self.picks.sort(sources, known)?;
         backend.set_rows(&mut b.head_input, rows);
         let outputs = &b.layer.residual;
         self.picks
-            .copy(backend, &b.roots, outputs, &mut b.head_input);
+            .copy(backend, &b.roots[0], outputs, &mut b.head_input);
+        let turn = if self.picks.has_roots() { 0 } else { self.turn };
         let output = Output {
             normed: &mut b.head_normed,
             logits: &mut b.logits,
             scaling: self.scaling,
         };
-        output.compute(backend, &self.weights, tables, &b.head_input, rows);
+        output.compute(backend, &self.weights, turn, tables, (&b.head_input, rows));
         let owners = Owners {
             widths: &[self.vocab],
             rows: &[Range {

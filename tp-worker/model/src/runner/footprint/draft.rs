@@ -62,6 +62,13 @@ pub(super) fn part(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> Optio
     Some(part)
 }
 
+/// Returns the number of graphs of each size that run text and levels of drafts: one for each
+/// layer that drafts in turn.
+pub(super) fn graphs_of_each_size(engine: &EngineShape<'_>) -> usize {
+    let draft = engine.speculation.draft.as_ref();
+    draft.map_or(1, DraftModel::layers_in_turn)
+}
+
 /// Returns the number of passes in the graphs that draft chains or trees on the device.
 pub(super) fn passes_of_chains(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> usize {
     let speculation = engine.speculation;
@@ -69,11 +76,18 @@ pub(super) fn passes_of_chains(device: &dyn DeviceMemory, engine: &EngineShape<'
     let chooses = device.chooses(engine.tp_size);
     let (steps, branches) = (speculation.num_steps, speculation.topk);
     let grown = branches == 1 || are_grown(steps, branches);
+    let in_turn = speculation
+        .draft
+        .as_ref()
+        .map_or(1, DraftModel::layers_in_turn)
+        > 1;
     // The passes of a head are together about as long as one of a model.
     let each = match speculation.draft.as_ref().map(|draft| &draft.kind) {
         _ if !verifies || !chooses || !grown => 0,
         // A host drafts blocks.
         None | Some(DraftKind::Dflash(_)) => 0,
+        // A host drafts with several layers.
+        _ if in_turn => 0,
         Some(DraftKind::Model) => speculation.num_steps,
         Some(DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn { .. }) => 1,
     };
@@ -235,6 +249,7 @@ impl Part {
             },
         };
         let listed = Eagle::listed(draft, target, present);
+        let layers = || listed.layers.iter().map(|own| &own.layer);
         let weights = Weighed::of(device, model, &listed);
         let shared = tables_of_target(device, engine, draft);
         let features = CaptureSpec::of_draft(draft).width(target.hidden_size);
@@ -242,6 +257,7 @@ impl Part {
         let sizes = Sizes {
             features,
             joined_norm: eagle::norms(draft).before_projection,
+            layers: draft.layers_in_turn(),
             vocab,
             requests: engine.step.requests,
             limits,
@@ -265,14 +281,14 @@ impl Part {
                 host: counter.host,
             },
             pass: PassShape {
-                latent: latent_heads(model, listed.layer.mixer.iter()),
+                latent: latent_heads(model, layers().filter_map(|own| own.mixer.as_ref())),
                 ..pass(
                     limits,
                     1,
                     &weights.projections,
                     head,
                     attention_shapes(model, shard),
-                    expert_shapes(model, listed.layer.mlp.iter()),
+                    expert_shapes(model, layers().filter_map(|own| own.mlp.as_ref())),
                 )
             },
         }

@@ -82,11 +82,11 @@ impl<B: Backend> EagleHead<B> {
             let (roots, outputs) = (&b.tree_roots, &b.layer.residual);
             device.take_parents(roots, outputs, verified, &self.inputs, &mut b.hidden);
         }
-        self.go_on(backend, tokens);
+        self.go_on(backend, 0, tokens);
         self.buffers.set_rows(backend, tokens);
         self.attend(backend, cache, tables)?;
         let b = &mut self.buffers;
-        let layer = &self.weights.layer;
+        let layer = &self.weights.layers[0].layer;
         layer.finish(
             backend,
             &self.context,
@@ -101,7 +101,7 @@ impl<B: Backend> EagleHead<B> {
             logits: &mut b.logits,
             scaling: self.scaling,
         };
-        output.compute(backend, &self.weights, tables, &b.head_input, wanted);
+        output.compute(backend, &self.weights, 0, tables, (&b.head_input, wanted));
         Ok(())
     }
 }
