@@ -106,7 +106,7 @@ fn drafts_of_several_layers_change_no_bit() {
     }
 }
 
-/// What a plain construction writes and accepts with several layers.
+/// Answers and accepted drafts of a plain construction with several layers.
 #[derive(Deserialize)]
 struct Golden {
     prompts: Vec<Prompt>,

@@ -26,7 +26,7 @@ struct Model {
     last: usize,
     level: usize,
     logits: Vec<f32>,
-    /// What each token of the last pass has read.
+    /// The state that each token of the last pass has read.
     inputs: Vec<State>,
     outputs: Vec<State>,
     /// Path in each cell of each layer.
