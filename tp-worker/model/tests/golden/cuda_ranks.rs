@@ -56,8 +56,8 @@ fn run(
 
 /// Models, and the splits and types that each runs on, by their places in [`SPLITS`] and [`DTYPES`]:
 /// biases, a head of its own, norms of heads, mixtures of experts, windows, sinks with packed
-/// experts, recurrent layers, and latent attention.
-const MODELS: [(&str, &[(usize, usize)]); 10] = [
+/// experts, recurrent layers, latent attention, and a group of Mamba-2 that ranks share.
+const MODELS: [(&str, &[(usize, usize)]); 11] = [
     ("llama_bias", &[(0, 0), (1, 1)]),
     ("qwen2_untied", &[(1, 1), (2, 0)]),
     ("qwen3", &[(2, 0), (3, 1)]),
@@ -68,6 +68,7 @@ const MODELS: [(&str, &[(usize, usize)]); 10] = [
     ("qwen3_next", &[(0, 0)]),
     ("qwen3_5_moe", &[(1, 1)]),
     ("deepseek_v3", &[(0, 1), (1, 0)]),
+    ("granite_hybrid", &[(0, 1)]),
 ];
 
 #[test]
