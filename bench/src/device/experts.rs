@@ -59,6 +59,8 @@ struct Sizes {
     weight_bits: f64,
     count: usize,
     width: usize,
+    /// Projections that an expert has before its function.
+    projections: usize,
     /// Experts that a row goes through, and those that any row goes through.
     taken: usize,
     busy: usize,
@@ -77,6 +79,7 @@ impl Sizes {
             },
             count: spec.count,
             width: spec.width,
+            projections: spec.gate.projections(),
             taken: spec.taken(),
             busy: spec.count.min(rows * spec.active) + shared,
         }
@@ -101,11 +104,16 @@ impl Sizes {
 
     /// Weights of some experts.
     fn weights(&self, experts: usize) -> f64 {
-        (experts * 3 * self.width * self.hidden) as f64 * self.weight_bits / 8.0
+        (experts * self.elements()) as f64 * self.weight_bits / 8.0
     }
 
     fn operations(&self) -> f64 {
-        2.0 * self.choices() as f64 * (3 * self.width * self.hidden) as f64
+        2.0 * self.choices() as f64 * self.elements() as f64
+    }
+
+    /// Elements of an expert's matrices.
+    fn elements(&self) -> usize {
+        (self.projections + 1) * self.width * self.hidden
     }
 
     /// Results of the experts, and sums.
@@ -138,7 +146,8 @@ impl<B: Device> Kernels<'_, B> {
             let keys = (0..spec.total() as u64).map(|expert| key << 32 | expert);
             keys.map(|key| self.expert(of, key)).collect()
         };
-        let gate_up = matrices("gate_up", 2 * spec.width, hidden)?;
+        let columns = spec.gate.projections() * spec.width;
+        let gate_up = matrices("gate_up", columns, hidden)?;
         let down = matrices("down", hidden, spec.width)?;
         let bias = match spec.names.experts {
             ExpertTensors::Interleaved { bias, .. } => bias,
@@ -152,7 +161,7 @@ impl<B: Device> Kernels<'_, B> {
         Ok(Layer {
             gate_up,
             down,
-            biases: [biases(2 * spec.width)?, biases(hidden)?],
+            biases: [biases(columns)?, biases(hidden)?],
         })
     }
 
@@ -212,7 +221,7 @@ impl<B: Device> Kernels<'_, B> {
         Ok(Rows {
             x: filled(backend, rows, sizes.hidden, Holds::Operand)?,
             scores,
-            gate_up: backend.tensor(choices, 2 * spec.width, Holds::Sum)?,
+            gate_up: backend.tensor(choices, sizes.projections * spec.width, Holds::Sum)?,
             activated: backend.tensor(choices, spec.width, Holds::Operand)?,
             products: backend.tensor(choices, sizes.hidden, Holds::Sum)?,
             out: backend.tensor(rows, sizes.hidden, Holds::Sum)?,

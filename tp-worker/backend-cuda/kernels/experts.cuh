@@ -16,11 +16,13 @@ struct ExpertProduct {
     const unsigned* order;      // row of x of each place; null: row and place are one
     const ExpertTile* tiles;
     const unsigned* count;      // of tiles
-    void* out;                  // f32 [places, outputs]; gated: OPERAND [places, outputs]
+    void* out;                  // [places, outputs]: f32; gated or activated: OPERAND
     unsigned outputs, inputs;
     unsigned gated;             // 0, or the activation f of out = f(gate) · up; CLAMPED: see `gate_of`
     unsigned aligned;           // rows begin at multiples of 16 bytes
     float limit, alpha;         // where gates are CLAMPED
+    unsigned activated;         // 0, or the activation f of out = f(x · wᵀ) without gates
+    unsigned pad;
 };
 constexpr unsigned CLAMPED = 1u << 31;     // no `Activation`
 
@@ -54,7 +56,7 @@ __device__ inline void multiply_expert(const ExpertProduct& p, Run run) {
     a.gated = p.gated;
     a.aligned = p.aligned;
     const size_t before = (size_t)of.first * p.outputs;
-    a.out = p.gated ? (void*)((OPERAND*)p.out + before) : (void*)((float*)p.out + before);
+    a.out = p.gated || p.activated ? (void*)((OPERAND*)p.out + before) : (void*)((float*)p.out + before);
     Listed<row_groups(TILES)> from;
     UNROLL
     for (unsigned group = 0; group < row_groups(TILES); group++) {
@@ -65,5 +67,6 @@ __device__ inline void multiply_expert(const ExpertProduct& p, Run run) {
     run(found, a, from, stages);
     const unsigned first = (blockIdx.x * Found::GROUPS + threadIdx.x / 32 * OWN) * (a.gated ? GROUP / 2 : GROUP);
     if (a.gated) store_gated(a, found.sums, of.rows, first, [&](float gate, float up) { return gate_of(p, gate, up); });
+    else if (p.activated) store_as(a, found.sums, of.rows, first, (OPERAND*)a.out, [&](float up) { return from_f32<OPERAND>(activated(p.activated, up)); });
     else store(a, found.sums, of.rows, first, (float*)a.out);
 }

@@ -211,9 +211,9 @@ __device__ inline void multiply_chunk(float (&sums)[OWN][TILES][4], const uint4*
 #endif
 
 // Writes what this lane has of the outputs from `first` on, a group of the warp
-// after the other, to rows of `out`.
-template <unsigned OWN, unsigned TILES>
-__device__ inline void store(const Product& a, const float (&sums)[OWN][TILES][4], unsigned rows, unsigned first, float* out) {
+// after the other, to rows of `out`, each as `as` makes it.
+template <unsigned OWN, unsigned TILES, class Out, class As>
+__device__ inline void store_as(const Product& a, const float (&sums)[OWN][TILES][4], unsigned rows, unsigned first, Out* out, As as) {
     const unsigned lane = threadIdx.x % 32;
     UNROLL
     for (unsigned g = 0; g < OWN; g++)
@@ -228,9 +228,13 @@ __device__ inline void store(const Product& a, const float (&sums)[OWN][TILES][4
                 for (unsigned odd = 0; odd < 2; odd++) {
                     const unsigned row = t * TILE + lane % 4 * 2 + odd;
                     const float sum = sums[g][t][2 * half + odd];
-                    if (row < rows) out[(size_t)row * a.outputs + output] = a.bias ? __fadd_rn(sum, bias) : sum;
+                    if (row < rows) out[(size_t)row * a.outputs + output] = as(a.bias ? __fadd_rn(sum, bias) : sum);
                 }
         }
+}
+template <unsigned OWN, unsigned TILES>
+__device__ inline void store(const Product& a, const float (&sums)[OWN][TILES][4], unsigned rows, unsigned first, float* out) {
+    store_as(a, sums, rows, first, out, [](float sum) { return sum; });
 }
 template <unsigned OWN, unsigned TILES, class Gate>
 __device__ inline void store_gated(const Product& a, const float (&sums)[OWN][TILES][4], unsigned rows, unsigned first, Gate gate_of) {

@@ -1,6 +1,6 @@
-// The recurrence of a Gated DeltaNet. Columns of a matrix evolve alone, so a block takes COLUMNS
-// columns of one head in one row, and keeps them in registers through all tokens of the row: four
-// threads for a column.
+// The recurrence of a Gated DeltaNet, or of Mamba-2. Columns of a matrix evolve alone, so a block
+// takes COLUMNS columns of one head in one row, and keeps them in registers through all tokens of
+// the row: four threads for a column.
 #include "delta.cuh"
 
 constexpr unsigned THREADS = PARTS * COLUMNS;
@@ -25,9 +25,9 @@ struct Job {
 __device__ inline size_t key_at(const Delta& a, const Job& job) { return (size_t)(job.head / (a.value_heads / a.key_heads)) * KEY_DIM; }
 
 // Begins to bring tokens `first..first + AT_ONCE` of a row, as far as there are so many; replayed
-// ones come first. Units of 16 bytes: of the key, of the query, of the values; then two numbers.
+// ones come first. Units of 16 bytes: of the key, of the query, of the values; then the gates.
 __device__ inline void bring(const Delta& a, const Job& job, unsigned first, Inputs& to) {
-    constexpr unsigned KEYS = KEY_DIM / 4, VALUES = 2 * KEYS + COLUMNS / 4, UNITS = VALUES + 2;
+    constexpr unsigned KEYS = KEY_DIM / 4, VALUES = 2 * KEYS + COLUMNS / 4, UNITS = VALUES + GATES;
     const RowState& state = job.state;
     const unsigned all = state.replayed + job.row.q_len, count = min(AT_ONCE, all - min(first, all));
     for (unsigned unit = threadIdx.x; unit < count * UNITS; unit += THREADS) {
@@ -43,15 +43,15 @@ __device__ inline void bring(const Delta& a, const Job& job, unsigned first, Inp
             query = a.space + (size_t)token * channels(a) + key_at(a, job);
             key = query + key_width(a);
             values = a.space + (size_t)token * channels(a) + 2 * key_width(a) + job.column;
-            strength = a.gates + (size_t)token * 2 * a.value_heads + job.head;
-            decay = strength + a.value_heads;
+            strength = gates_of(a, token) + job.head;
+            decay = decays_of(a, token) + job.head;
         }
         auto place = [](unsigned unit) { return unit / (OWN / 4) * (STRIDE / 4) + unit % (OWN / 4); };
         if (part < KEYS) cp_async_16(&to.keys[at][place(part)], key + 4 * part, 16);
         else if (part < 2 * KEYS) cp_async_16(&to.queries[at][place(part - KEYS)], query + 4 * (part - KEYS), 16);
         else if (part < VALUES) cp_async_16(&to.values[at][part - 2 * KEYS], values + 4 * (part - 2 * KEYS), 16);
-        else if (part == VALUES) cp_async_4(&to.strengths[at], strength, 4);
-        else cp_async_4(&to.decays[at], decay, 4);
+        else if (part == VALUES) cp_async_4(&to.decays[at], decay, 4);
+        else cp_async_4(&to.strengths[at], strength, 4);
     }
     cp_async_commit_group();
 }
@@ -105,19 +105,32 @@ __device__ inline float step(Part& matrix, const float4* key, const float4* quer
     }
     return folded(sum);
 }
+// S ← decay · S + key · update, out = Sᵀ query.
+__device__ inline float scan(Part& matrix, const float4* key, const float4* query, float decay, float update) {
+    float sum = 0;
+    UNROLL
+    for (unsigned i = 0; i < OWN; i += 4) {
+        const float4 k = key[i / 4], q = query[i / 4];
+        sum = __fmaf_rn(matrix[i] = __fmaf_rn(k.x, update, __fmul_rn(matrix[i], decay)), q.x, sum);
+        sum = __fmaf_rn(matrix[i + 1] = __fmaf_rn(k.y, update, __fmul_rn(matrix[i + 1], decay)), q.y, sum);
+        sum = __fmaf_rn(matrix[i + 2] = __fmaf_rn(k.z, update, __fmul_rn(matrix[i + 2], decay)), q.z, sum);
+        sum = __fmaf_rn(matrix[i + 3] = __fmaf_rn(k.w, update, __fmul_rn(matrix[i + 3], decay)), q.w, sum);
+    }
+    return folded(sum);
+}
 
 // Brings the matrix to the state behind the parent of a node whose parent is not the node before
 // it: the live state, onto which all ancestors are replayed.
 __device__ inline void descend(const Delta& a, const Job& job, unsigned node, unsigned parent, const float* live, Part& matrix) {
     load(live, matrix);
     if (parent == NONE) return;
-    __syncwarp();       // updates of this pass were written by one thread of each column
+    __syncwarp();       // updates of this pass may be those of one thread of each column
     const unsigned part = threadIdx.x % PARTS, column = job.column + threadIdx.x / PARTS;
     for (unsigned ancestor = 0; ancestor <= parent; ancestor++) {
         if (ancestor_of(a.batch, job.row, node, ancestor + 1) != ancestor) continue;
         const size_t token = job.row.start + ancestor;
         const float* key = a.space + token * channels(a) + key_width(a) + key_at(a, job) + part * OWN;
-        const float decay = a.gates[token * 2 * a.value_heads + a.value_heads + job.head];
+        const float decay = decays_of(a, job.row.start + ancestor)[job.head];
         const size_t record = record_of(a, job.state, job.state.side, ancestor);
         replay(matrix, (const float4*)key, decay, a.updates[record * value_width(a) + column]);
     }
@@ -166,43 +179,19 @@ __device__ inline void run(const Delta& a, const Job& job, unsigned tile) {
                 const unsigned parent = ancestor_of(a.batch, row, node, node);
                 if (parent != node - 1) descend(a, job, node, parent, live, matrix);
             }
-            float update;
-            const float out = step(matrix, key, in.queries[at] + part * (STRIDE / 4), value, in.strengths[at], in.decays[at], update);
+            const float4* query = in.queries[at] + part * (STRIDE / 4);
+            float update = value;
+            const float out = HAS_STRENGTHS ? step(matrix, key, query, value, in.strengths[at], in.decays[at], update)
+                                            : scan(matrix, key, query, in.decays[at], value);
             if (part == 0) {
                 a.space[(size_t)(row.start + node) * channels(a) + 2 * key_width(a) + job.column + own] = out;
-                if (!state.commits) a.updates[record_of(a, state, state.side, node) * value_width(a) + job.column + own] = update;
+                if (HAS_STRENGTHS && !state.commits) a.updates[record_of(a, state, state.side, node) * value_width(a) + job.column + own] = update;
             }
             if (state.commits) keep(item + 1);
         }
         __syncthreads();        // nobody reads what the next turn overwrites
     }
     if (state.commits) store(matrix, live);
-}
-
-// The column of a channel at `at`, counted from the oldest of the live state: those of replayed
-// nodes come behind the live state's, then those of the row's tokens.
-__device__ inline float column_at(const Delta& a, const Job& job, unsigned at, unsigned channel) {
-    const RowState& state = job.state;
-    if (at < TAPS - 1) return state.fresh ? 0.0f : a.columns[((size_t)state.state * (TAPS - 1) + at) * channels(a) + channel];
-    const unsigned behind = at - (TAPS - 1);
-    if (behind >= state.replayed) return projected(a, job.row.start + behind - state.replayed)[channel];
-    const unsigned node = min(replays_of(a.batch, state)[behind], a.nodes - 1);
-    return a.raw[record_of(a, state, 1 - state.side, node) * channels(a) + channel];
-}
-// Writes the last columns of the convolution of a row's committed tokens to its live state, and
-// those of earlier positions to the copies that are kept. A thread has a channel.
-__device__ inline void keep_columns(const Delta& a, const Job& job, unsigned channel) {
-    const RowState& state = job.state;
-    if (channel >= channels(a)) return;
-    const Keep* keeps = keeps_of(a.batch, state);
-    auto place = [&](unsigned number, unsigned tap) { return ((size_t)number * (TAPS - 1) + tap) * channels(a) + channel; };
-    for (unsigned i = 0; i < state.kept; i++)
-        for (unsigned tap = 0; keeps[i].state < a.states && tap < TAPS - 1; tap++)
-            a.columns[place(keeps[i].state, tap)] = column_at(a, job, keeps[i].after + tap, channel);
-    const unsigned committed = state.replayed + (state.commits ? job.row.q_len : 0);
-    if (committed == 0 && !state.fresh) return;
-    // Ascending, so that a column is read before another takes its place.
-    for (unsigned tap = 0; tap < TAPS - 1; tap++) a.columns[place(state.state, tap)] = column_at(a, job, committed + tap, channel);
 }
 
 // Replays accepted records, runs the rows' tokens, and keeps copies. Outputs take the place of
@@ -215,5 +204,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) delta_recur(Delta a) {
     job.column = job.head * VALUE_DIM + tile * COLUMNS;
     if (!is_there(a, job.row, job.state)) return;
     if (blockIdx.y < tiles) run(a, job, tile);
-    else keep_columns(a, job, (blockIdx.y - tiles) * THREADS + threadIdx.x);
+    else keep_columns(a, job.row, job.state, (blockIdx.y - tiles) * THREADS + threadIdx.x);
 }

@@ -27,12 +27,13 @@ use crate::drafting::{ChainKernels, TreeKernels};
 use crate::error::CudaError;
 use crate::exchange::{CollectiveOptions, NoteBuffers, RankExchange};
 use crate::formats::Loaders;
-use crate::ops::{BlockOps, DeltaOps, ExpertOps, ExpertProducts, LatentOps, Products, RowwiseOps};
+use crate::ops::{BlockOps, ExpertOps, ExpertProducts, LatentOps, Products, RowwiseOps};
 use crate::passes::{Ledger, Lists, Recorded};
 use crate::runtime::{Compiler, Context, Meter, Stopwatch, Stream};
 use crate::tensors::{CudaTensor, Element, RowsParameter};
 use attend::Kernels;
 pub use passes::CudaPasses;
+use recurrent::RecurrentKernels;
 pub(crate) use sample::TokenSampler;
 
 /// Settings of a [`CudaBackend`].
@@ -66,8 +67,8 @@ pub struct CudaBackend {
     operations: RowwiseOps,
     /// Operations that only some families need; `None` until one is asked for.
     blocks: Option<Arc<BlockOps>>,
-    /// Kernels of recurrent layers, for each shape of heads that was asked for.
-    deltas: Vec<Arc<DeltaOps>>,
+    /// Kernels of recurrent layers that were asked for.
+    recurrent: RecurrentKernels,
     /// Operations of mixtures of experts; `None` until a mixture is loaded.
     experts: Option<Arc<ExpertOps>>,
     /// Kernels that multiply by experts, for each form of matrices that was loaded.
@@ -120,7 +121,7 @@ impl CudaBackend {
             operand,
             operations: RowwiseOps::new(&context, &compiler, operand)?,
             blocks: None,
-            deltas: Vec::new(),
+            recurrent: RecurrentKernels::default(),
             experts: None,
             expert_products: Vec::new(),
             latents: Vec::new(),

@@ -24,6 +24,7 @@ const ROUTES: (&str, &str) = ("routes.cuh", include_str!("../kernels/routes.cuh"
 const SUMS: (&str, &str) = ("sums.cuh", include_str!("../kernels/sums.cuh"));
 const EXP: (&str, &str) = ("exp.cuh", include_str!("../kernels/exp.cuh"));
 const STATES: (&str, &str) = ("states.cuh", include_str!("../kernels/states.cuh"));
+const COLUMNS: (&str, &str) = ("columns.cuh", include_str!("../kernels/columns.cuh"));
 const DELTA_OPERANDS: (&str, &str) = ("delta.cuh", include_str!("../kernels/delta.cuh"));
 const SOFTMAX: (&str, &str) = ("softmax.cuh", include_str!("../kernels/softmax.cuh"));
 const TILE: (&str, &str) = ("tile.cuh", include_str!("../kernels/tile.cuh"));
@@ -68,12 +69,32 @@ pub(crate) const ROUTE: Source = Source {
 pub(crate) const DELTA: Source = Source {
     name: "delta.cu",
     text: include_str!("../kernels/delta.cu"),
-    headers: &[DEVICE, EXP, BATCH, STATES, DELTA_OPERANDS],
+    headers: &[DEVICE, EXP, BATCH, STATES, COLUMNS, DELTA_OPERANDS],
+};
+pub(crate) const MAMBA: Source = Source {
+    name: "mamba.cu",
+    text: include_str!("../kernels/mamba.cu"),
+    headers: &[DEVICE, EXP, BATCH, STATES, COLUMNS, DELTA_OPERANDS],
 };
 pub(crate) const RECUR: Source = Source {
     name: "recur.cu",
     text: include_str!("../kernels/recur.cu"),
-    headers: &[DEVICE, EXP, BATCH, STATES, DELTA_OPERANDS],
+    headers: &[DEVICE, EXP, BATCH, STATES, COLUMNS, DELTA_OPERANDS],
+};
+pub(crate) const SHORT: Source = Source {
+    name: "short.cu",
+    text: include_str!("../kernels/short.cu"),
+    headers: &[DEVICE, BATCH, STATES, COLUMNS],
+};
+pub(crate) const STATE_COPIES: Source = Source {
+    name: "states.cu",
+    text: include_str!("../kernels/states.cu"),
+    headers: &[DEVICE],
+};
+pub(crate) const GROUPS: Source = Source {
+    name: "groups.cu",
+    text: include_str!("../kernels/groups.cu"),
+    headers: &[DEVICE],
 };
 pub(crate) const EXPERTS: Source = Source {
     name: "experts.cu",

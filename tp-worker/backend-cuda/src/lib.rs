@@ -41,9 +41,9 @@ pub use exchange::{CollectiveOptions, Nccl};
 pub use footprint::CudaMemory;
 pub use kernels::Source;
 pub use ops::{
-    Attention, Beside, BlockOps, CudaStates, Cut, HeadNorms, Indices, OTHER_RULES, Operands,
-    PagedCache, Product, Products, Queries, Rope, RowwiseOps, Sums, SumsWithSpace, Work,
-    WorkLimits, check_delta, check_experts,
+    Attention, Beside, BlockOps, CudaStates, Cut, HeadNorms, Indices, Operands, PagedCache,
+    Product, Products, Queries, Rope, RowwiseOps, Sums, SumsWithSpace, Work, WorkLimits,
+    check_experts, check_recurrence,
 };
 pub use passes::{Chosen, Inputs, Recorded};
 pub use runtime::{

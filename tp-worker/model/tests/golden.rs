@@ -8,12 +8,12 @@ mod chunks;
 mod cuda;
 #[path = "golden/cuda_company.rs"]
 mod cuda_company;
-#[path = "golden/cuda_delta.rs"]
-mod cuda_delta;
 #[path = "golden/cuda_experts.rs"]
 mod cuda_experts;
 #[path = "golden/cuda_ranks.rs"]
 mod cuda_ranks;
+#[path = "golden/cuda_recurrent.rs"]
+mod cuda_recurrent;
 #[path = "golden/data_parallel.rs"]
 mod data_parallel;
 #[path = "support/driver.rs"]
@@ -205,15 +205,10 @@ fn cases() -> impl Iterator<Item = (&'static str, Case)> {
     })
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats, Mamba-2 and short
-/// convolutions.
+/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
     let served = |case: &Case| {
-        let floats = !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_));
-        let other = |layer: &LayerSpec| {
-            matches!(layer.mixer, Mixer::Mamba2(_) | Mixer::ShortConvolution(_))
-        };
-        floats && !case.model.layers.iter().any(other)
+        !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_))
     };
     cases().filter(move |(_, case)| served(case))
 }

@@ -102,9 +102,9 @@ fn bfloat16() {
     }
 }
 
-/// Mixtures of experts, latent attention and the delta rule run on GPUs. Weights in 8-bit floats
-/// don't, nor do experts of 28 columns that four ranks divide, and some layers, and the start says
-/// so before anything is loaded.
+/// Mixtures of experts, latent attention and recurrent layers run on GPUs. Weights in 8-bit floats
+/// don't, nor do experts of 28 columns that four ranks divide, or two where there are no gates, and
+/// some layers, and the start says so before anything is loaded.
 #[test]
 fn gpus_serve_most_layers_and_refuse_others_by_name() {
     for (name, ranks, why) in [
@@ -120,11 +120,14 @@ fn gpus_serve_most_layers_and_refuse_others_by_name() {
         ("gpt_oss_mxfp4", 2, None),
         ("qwen3_5", 1, None),
         ("qwen3_next", 2, None),
-        ("granite_hybrid", 1, Some("Mamba-2")),
-        ("lfm2", 1, Some("Mamba-2")),
+        ("granite_hybrid", 1, None),
+        ("granite_hybrid_moe", 2, None),
+        ("lfm2", 1, None),
+        ("lfm2_moe", 2, None),
         ("gemma4_per_layer", 2, None),
         ("gemma4_moe", 1, None),
-        ("nemotron_h_moe", 1, Some("Mamba-2")),
+        ("nemotron_h_moe", 1, None),
+        ("nemotron_h_moe", 2, Some("experts of 14 columns on a rank")),
     ] {
         let setup = Setup {
             context: 256,

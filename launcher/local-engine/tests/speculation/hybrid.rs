@@ -34,6 +34,14 @@ fn three_rules(split: (usize, usize)) -> Setup {
     }
 }
 
+/// Lets requests choose among four tokens.
+fn few_tokens(jobs: &mut [Job]) {
+    for job in jobs {
+        let few = (100..104).map(|token| (token, 100.0));
+        job.request.generation.sampling.logit_bias = few.collect();
+    }
+}
+
 fn answers(setup: &Setup, jobs: &[Job]) -> Vec<Completion> {
     run("alone", &mut setup.start(), jobs, |_| {})
 }
@@ -92,10 +100,7 @@ fn drafts_change_no_bit() {
 #[test]
 fn drafts_change_no_bit_of_other_rules() {
     let (mut jobs, mut accepted) = (jobs(3, 40), 0);
-    for job in &mut jobs {
-        let few = (100..104).map(|token| (token, 100.0));
-        job.request.generation.sampling.logit_bias = few.collect();
-    }
+    few_tokens(&mut jobs);
     let drafts = [
         (Algorithm::Ngram, Shape::chain(5), 16),
         (Algorithm::Ngram, Shape::TREE, 1),
@@ -195,6 +200,21 @@ fn drafts_on_gpus_change_no_bit() {
     let found = run("restless", &mut engine, &jobs, |_| {});
     same("restless", &found, &expected);
     idle(&mut engine);
+}
+
+/// Replays of Mamba-2 and of short convolutions on GPUs. Texts have few tokens, so that n-grams
+/// come again.
+#[test]
+fn drafts_on_gpus_change_no_bit_of_other_rules() {
+    let _alone = alone(7);
+    let mut jobs = jobs_of_devices(12);
+    few_tokens(&mut jobs);
+    let drafts = [
+        (Algorithm::Ngram, Shape::TREE, 1),
+        (Algorithm::Standalone, Shape::chain(3), 16),
+    ];
+    let plain = on_gpus(&three_rules((1, 1)));
+    assert!(with_drafts(&plain, &jobs, &drafts) > 0);
 }
 
 /// Prompts part at states and beside them; chunks are of any size.

@@ -1,18 +1,18 @@
-//! The [`Backend`] implementation for [`CudaBackend`].
+//! Operations of a transformer for [`CudaBackend`], and its exchange with other ranks.
 
 use std::ops::Range;
 
 use lockstep_backend::{
-    Attend, AttentionShape, Axis, BackendError, Batch, BlockEnd, CountedKeys, DeltaOperands,
-    DeviceDrafter, DeviceSampler, Exchange, ExchangeNotes, ExpertSpace, Experts, GatedDelta,
-    LatentSpace, Linear, LogitScaling, Ops, Owners, PassKey, Passes, RmsNorm, RowParallel,
-    Rows as Gathered, Scatter, WholeNorms,
+    Attend, AttentionShape, Axis, BackendError, BlockEnd, ColumnGroups, CountedKeys, DeltaOperands,
+    Exchange, ExchangeNotes, ExpertSpace, Experts, GatedDelta, LatentSpace, Linear, LogitScaling,
+    Mamba2, Mamba2Operands, Ops, Owners, RmsNorm, RowParallel, Rows as Gathered, Scatter,
+    ShortConvolution, WholeNorms,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Activation, Dtype};
 
+use super::CudaBackend;
 use super::attend::{Heads, beside_of, norms_of};
-use super::{CudaBackend, CudaPasses};
 use crate::ops::{Beside, CudaStates, HeadNorms, LatentOp, PagedCache, Rope};
 use crate::passes::Inputs;
 use crate::runtime::Buffer;
@@ -227,7 +227,48 @@ impl Ops for CudaBackend {
         inputs: &Inputs,
         out: &mut CudaTensor,
     ) -> Result<(), BackendError> {
-        Ok(self.recur(states, layer, op, operands, inputs, out)?)
+        Ok(self.run_delta((states, layer), op, operands, inputs, out)?)
+    }
+    fn mamba2(
+        &mut self,
+        states: &mut CudaStates,
+        layer: usize,
+        op: &Mamba2<'_, Buffer<f32>>,
+        operands: Mamba2Operands<'_, CudaTensor>,
+        inputs: &Inputs,
+        out: &mut CudaTensor,
+    ) -> Result<(), BackendError> {
+        Ok(self.run_mamba2((states, layer), op, operands, inputs, out)?)
+    }
+    fn short_convolution(
+        &mut self,
+        states: &mut CudaStates,
+        layer: usize,
+        op: &ShortConvolution<'_, Buffer<f32>>,
+        projected: &CudaTensor,
+        _: &mut CudaTensor,
+        inputs: &Inputs,
+        out: &mut CudaTensor,
+    ) -> Result<(), BackendError> {
+        Ok(self.run_short((states, layer), op, projected, inputs, out)?)
+    }
+    fn group_square_sums(
+        &mut self,
+        x: &CudaTensor,
+        groups: &ColumnGroups,
+        sums: &mut CudaTensor,
+    ) -> Result<(), BackendError> {
+        Ok(self.sum_groups(x, groups, sums)?)
+    }
+    fn group_norm(
+        &mut self,
+        x: &CudaTensor,
+        groups: &ColumnGroups,
+        sums: &CudaTensor,
+        norm: RmsNorm<'_, Buffer<f32>>,
+        out: &mut CudaTensor,
+    ) -> Result<(), BackendError> {
+        Ok(self.norm_groups([x, sums], groups, norm, out)?)
     }
     fn copy_states(
         &mut self,
@@ -273,51 +314,6 @@ impl Ops for CudaBackend {
     fn copy_cells(&mut self, cache: &mut PagedCache, moves: &[(u32, u32)]) {
         let done = self.move_cells(cache, moves);
         self.keep(done);
-    }
-}
-
-impl Passes for CudaBackend {
-    type Passes = CudaPasses;
-    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError> {
-        self.failures()?;
-        Ok(inputs.stage(&self.stream, batch)?)
-    }
-    fn holding(&self, most: PassKey, dp_ranks: usize, inputs: &Inputs) -> Option<PassKey> {
-        self.smallest(most, dp_ranks, inputs.limits())
-    }
-    fn pad(&mut self, key: PassKey, inputs: &mut Inputs) -> PassKey {
-        let Some(size) = self.smallest(key, 1, inputs.limits()) else {
-            return key;
-        };
-        inputs.pad(size);
-        size
-    }
-    fn forget_passes(&mut self) {
-        self.rooms += 1;
-    }
-    fn keeps(&self, passes: &CudaPasses) -> bool {
-        passes.name(self.rooms)
-    }
-    fn repeated(&self, inputs: &Inputs) -> Vec<PassKey> {
-        self.sizes(inputs.limits()).rev().collect()
-    }
-    fn pass(
-        &mut self,
-        passes: &mut CudaPasses,
-        key: PassKey,
-        work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
-    ) -> Result<(), BackendError> {
-        self.run_pass(passes, key, work)
-    }
-    fn sampler(&mut self) -> Option<&mut dyn DeviceSampler<CudaTensor, Inputs, PagedCache>> {
-        self.may_choose().then_some(self)
-    }
-    fn drafter(&mut self) -> Option<&mut dyn DeviceDrafter<CudaTensor, Inputs, Buffer<f32>>> {
-        Some(self)
-    }
-    fn arrive(&mut self) -> Result<(), BackendError> {
-        self.failures()?;
-        Ok(self.exchange.arrive(&self.stream)?)
     }
 }
 

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lockstep_backend::{
-    Axis, BackendError, Exchange as _, InputLimits, PassKey, PassPlan, PassRecords,
+    Axis, BackendError, Batch, DeviceDrafter, DeviceSampler, Exchange as _, InputLimits, PassKey,
+    PassPlan, PassRecords, Passes,
 };
 
 use super::CudaBackend;
 use crate::error::CudaError;
 use crate::exchange::Communicator;
-use crate::ops::{products::bucket, products::few::MOST_ROWS};
+use crate::ops::{PagedCache, products::bucket, products::few::MOST_ROWS};
 use crate::passes::{GraphShare, Inputs};
-use crate::runtime::{Graph, IssuedWork, TapeMode};
+use crate::runtime::{Buffer, Graph, IssuedWork, TapeMode};
+use crate::tensors::CudaTensor;
 
 /// Graphs of one model's passes, by pass size.
 #[derive(Default)]
@@ -45,7 +47,7 @@ impl CudaPasses {
     }
 
     /// Returns true if all recorded passes name the rooms of number `rooms`.
-    pub(super) fn name(&self, rooms: u64) -> bool {
+    fn name(&self, rooms: u64) -> bool {
         self.graphs.values().all(|pass| pass.rooms == rooms)
     }
 
@@ -94,6 +96,51 @@ impl PassRecords for CudaPasses {
 
 type Work<'a> = &'a mut dyn FnMut(&mut CudaBackend) -> Result<(), BackendError>;
 
+impl Passes for CudaBackend {
+    type Passes = CudaPasses;
+    fn stage(&mut self, batch: &Batch<'_>, inputs: &mut Inputs) -> Result<(), BackendError> {
+        self.failures()?;
+        Ok(inputs.stage(&self.stream, batch)?)
+    }
+    fn holding(&self, most: PassKey, dp_ranks: usize, inputs: &Inputs) -> Option<PassKey> {
+        self.smallest(most, dp_ranks, inputs.limits())
+    }
+    fn pad(&mut self, key: PassKey, inputs: &mut Inputs) -> PassKey {
+        let Some(size) = self.smallest(key, 1, inputs.limits()) else {
+            return key;
+        };
+        inputs.pad(size);
+        size
+    }
+    fn forget_passes(&mut self) {
+        self.rooms += 1;
+    }
+    fn keeps(&self, passes: &CudaPasses) -> bool {
+        passes.name(self.rooms)
+    }
+    fn repeated(&self, inputs: &Inputs) -> Vec<PassKey> {
+        self.sizes(inputs.limits()).rev().collect()
+    }
+    fn pass(
+        &mut self,
+        passes: &mut CudaPasses,
+        key: PassKey,
+        work: &mut dyn FnMut(&mut Self) -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        self.run_pass(passes, key, work)
+    }
+    fn sampler(&mut self) -> Option<&mut dyn DeviceSampler<CudaTensor, Inputs, PagedCache>> {
+        self.may_choose().then_some(self)
+    }
+    fn drafter(&mut self) -> Option<&mut dyn DeviceDrafter<CudaTensor, Inputs, Buffer<f32>>> {
+        Some(self)
+    }
+    fn arrive(&mut self) -> Result<(), BackendError> {
+        self.failures()?;
+        Ok(self.exchange.arrive(&self.stream)?)
+    }
+}
+
 impl CudaBackend {
     /// Makes each repetition rehearse its work first: the work asks for its operations once
     /// more, and none of them runs. Work that asks for other operations than when it was
@@ -120,10 +167,7 @@ impl CudaBackend {
     }
 
     /// Sizes of the passes that are repeated for batches within `limits`.
-    pub(super) fn sizes(
-        &self,
-        limits: &InputLimits,
-    ) -> impl DoubleEndedIterator<Item = PassKey> + use<'_> {
+    fn sizes(&self, limits: &InputLimits) -> impl DoubleEndedIterator<Item = PassKey> + use<'_> {
         let (tokens, requests) = (limits.tokens, limits.requests);
         let whole = self.stays_on_device();
         let sizes = self
@@ -143,12 +187,7 @@ impl CudaBackend {
     /// serves them. Example: 60 tokens fit into a pass of 96, but do not run in it, since up to
     /// 64 rows are few. Some products have the rows of all DP ranks, so both counts are
     /// compared.
-    pub(super) fn smallest(
-        &self,
-        batch: PassKey,
-        dp_ranks: usize,
-        limits: &InputLimits,
-    ) -> Option<PassKey> {
+    fn smallest(&self, batch: PassKey, dp_ranks: usize, limits: &InputLimits) -> Option<PassKey> {
         let size = self.sizes(limits).find(|size| size.holds(&batch))?;
         let few = |rows: usize| rows <= MOST_ROWS;
         let alike = |dp_ranks: usize| {
@@ -162,7 +201,7 @@ impl CudaBackend {
     }
 
     /// See [`lockstep_backend::Passes::pass`].
-    pub(super) fn run_pass(
+    fn run_pass(
         &mut self,
         passes: &mut CudaPasses,
         key: PassKey,

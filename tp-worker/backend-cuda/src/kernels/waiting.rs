@@ -2,7 +2,7 @@
 
 /// Kernels whose blocks all call `griddepcontrol_wait`, in alphabetical order. Before the wait
 /// they read only what no pass writes, and write nothing.
-const WAITING: [&str; 65] = [
+const WAITING: [&str; 72] = [
     "accept",
     "activate",
     "attend",
@@ -21,7 +21,8 @@ const WAITING: [&str; 65] = [
     "copy_rows_16",
     "copy_rows_2",
     "copy_rows_4",
-    "copy_states",
+    "copy_states_16",
+    "copy_states_4",
     "delta_finish",
     "delta_prepare",
     "delta_recur",
@@ -37,12 +38,16 @@ const WAITING: [&str; 65] = [
     "experts_mxfp4_64",
     "experts_mxfp4_8",
     "follow",
+    "group_norm",
+    "group_squares",
     "heads_16",
     "heads_32",
     "heads_64",
     "heads_8",
     "join_columns",
     "join_norms",
+    "mamba_finish",
+    "mamba_prepare",
     "product_16",
     "product_32",
     "product_64",
@@ -57,6 +62,8 @@ const WAITING: [&str; 65] = [
     "score_1",
     "score_16",
     "score_4",
+    "short_commit",
+    "short_convolve",
     "sigmoid_gate",
     "silu_mul",
     "sort_choices",

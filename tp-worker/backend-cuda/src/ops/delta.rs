@@ -1,46 +1,27 @@
-//! Gated DeltaNet between its projections. Kernels are compiled for a shape of heads when a model
-//! first asks for it.
+//! Recurrences over matrices of heads, between a layer's projections: Gated DeltaNet and Mamba-2.
+//! Kernels are compiled for a rule and a shape of heads when a model first asks for it.
 
 mod parameters;
-mod states;
+mod weights;
 
 use std::sync::Arc;
 
-use lockstep_backend::{DeltaShape, GatedDelta};
-use lockstep_types::GatedDeltaSpec;
+use lockstep_backend::{DeltaShape, Recurrence};
 
+use super::states::{CudaStates, Places, check_recurrence};
 use crate::error::CudaError;
 use crate::kernels::{self, Source};
 use crate::passes::Inputs;
-use crate::runtime::{Buffer, Compiler, Context, Defines, Kernel, Module, Stream};
-use crate::tensors::{Element, Floats, Rows, blocks};
-use parameters::{CopyStates, Delta};
-use states::Places;
-pub use states::{CudaStates, OTHER_RULES};
+use crate::runtime::{Compiler, Context, Defines, Kernel, Module, Stream};
+use crate::tensors::{Element, Floats, blocks};
+use parameters::Delta;
+pub(crate) use weights::HeadWeights;
 
 /// Threads of a block, of which each warp has a head.
 const THREADS: u32 = 128;
 const WARPS: usize = THREADS as usize / 32;
 /// Threads that share a column of a matrix.
 const PARTS: usize = 4;
-/// Widest heads: a thread has a fourth of a column of a matrix in registers.
-const WIDEST: usize = 256;
-
-/// Returns `Ok` if there are kernels for recurrent layers of this shape.
-///
-/// # Errors
-/// [`CudaError::Unsupported`] for heads that are too wide or no whole units.
-pub fn check_delta(shape: &DeltaShape) -> Result<(), CudaError> {
-    let unit = GatedDeltaSpec::UNIT;
-    let served = |dim: usize| dim.is_multiple_of(unit) && (unit..=WIDEST).contains(&dim);
-    match served(shape.key_dim) && served(shape.value_dim) {
-        true => Ok(()),
-        false => Err(CudaError::Unsupported(format!(
-            "heads of recurrent layers are {} and {} wide, and GPUs serve multiples of {unit} up to {WIDEST}: give --device cpu",
-            shape.key_dim, shape.value_dim
-        ))),
-    }
-}
 
 /// Columns of a matrix that a block has.
 fn tile_width(shape: &DeltaShape) -> usize {
@@ -51,11 +32,54 @@ fn tile_width(shape: &DeltaShape) -> usize {
     }
 }
 
-/// Activations of a call, as [`lockstep_backend::DeltaOperands`] has them.
-pub(crate) struct DeltaTensors<'a> {
+/// Rule by which matrices of heads go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeadRule {
+    /// The gated delta rule.
+    Delta,
+    /// Mamba-2's.
+    Mamba2,
+}
+
+impl HeadRule {
+    /// Kernels around the recurrence: before it and behind it.
+    fn around(self) -> [&'static str; 2] {
+        match self {
+            Self::Delta => ["delta_prepare", "delta_finish"],
+            Self::Mamba2 => ["mamba_prepare", "mamba_finish"],
+        }
+    }
+
+    /// Numbers that each head gets for a token: a strength and a decay, or a decay.
+    fn gates(self) -> usize {
+        match self {
+            Self::Delta => 2,
+            Self::Mamba2 => 1,
+        }
+    }
+
+    /// Type of the output, where products read operands of a type: Mamba-2's is normed first.
+    fn output(self, operand: Element) -> Element {
+        match self {
+            Self::Delta => operand,
+            Self::Mamba2 => Element::F32,
+        }
+    }
+
+    fn of_heads(self, shape: DeltaShape) -> Recurrence {
+        match self {
+            Self::Delta => Recurrence::Delta(shape),
+            Self::Mamba2 => Recurrence::Mamba2(shape),
+        }
+    }
+}
+
+/// Activations of a call, as [`lockstep_backend::DeltaOperands`] or
+/// [`lockstep_backend::Mamba2Operands`] has them.
+pub(crate) struct HeadTensors<'a> {
     /// Queries, keys, values and gates of each token, before the convolution.
     pub projected: &'a Floats,
-    /// Strengths and decays of each token.
+    /// Strengths and decays of each token, or decays.
     pub gates: &'a mut Floats,
     /// Space for queries, keys and values behind the convolution.
     pub space: &'a mut Floats,
@@ -63,44 +87,46 @@ pub(crate) struct DeltaTensors<'a> {
     pub out: &'a mut Floats,
 }
 
-/// Kernels of recurrent layers with heads of one shape.
+/// Kernels of recurrent layers of one rule, with heads of one shape.
 ///
 /// # Panics
 /// Operations panic where arrays are too short or of another type. States and records of a batch
 /// that don't exist are skipped.
-pub(crate) struct DeltaOps {
+pub(crate) struct HeadOps {
+    rule: HeadRule,
     shape: DeltaShape,
     operand: Element,
     prepare: Kernel<Delta>,
     recur: Kernel<Delta>,
     finish: Kernel<Delta>,
-    copy_states: Kernel<CopyStates>,
 }
 
-impl DeltaOps {
+impl HeadOps {
     /// Compiles and loads the kernels.
     ///
     /// # Errors
-    /// The errors of [`check_delta`], [`Compiler::compile`] and [`Module::load`].
+    /// [`CudaError::Unsupported`] for heads that are too wide or no whole units; the errors of
+    /// [`Compiler::compile`] and [`Module::load`].
     pub fn new(
         context: &Arc<Context>,
         compiler: &Compiler,
-        shape: &DeltaShape,
+        (rule, shape): (HeadRule, &DeltaShape),
         operand: Element,
     ) -> Result<Self, CudaError> {
-        check_delta(shape)?;
+        check_recurrence(&rule.of_heads(*shape))?;
         let load = |(source, defines): (&Source, Defines)| -> Result<_, CudaError> {
             Module::load(context, &compiler.compile(source, &defines)?)
         };
-        let [rest, recur] = sources(shape, operand).map(load);
+        let [rest, recur] = sources((rule, shape), operand).map(load);
         let (rest, recur) = (rest?, recur?);
+        let [prepare, finish] = rule.around();
         Ok(Self {
+            rule,
             shape: *shape,
             operand,
-            prepare: rest.kernel("delta_prepare", THREADS, 0)?,
+            prepare: rest.kernel(prepare, THREADS, 0)?,
             recur: recur.kernel("delta_recur", Self::columns_at_once(shape), 0)?,
-            finish: rest.kernel("delta_finish", THREADS, 0)?,
-            copy_states: rest.kernel("copy_states", THREADS, 0)?,
+            finish: rest.kernel(finish, THREADS, 0)?,
         })
     }
 
@@ -109,12 +135,13 @@ impl DeltaOps {
         (PARTS * tile_width(shape)) as u32
     }
 
-    /// Heads that the kernels were compiled for.
-    pub fn shape(&self) -> &DeltaShape {
-        &self.shape
+    /// Returns true if the kernels were compiled for heads of `shape` by `rule`.
+    pub fn serve(&self, rule: HeadRule, shape: &DeltaShape) -> bool {
+        self.rule == rule && self.shape == *shape
     }
 
-    /// Runs all of a layer: see [`lockstep_backend::Ops::gated_delta`].
+    /// Runs all of a layer: see [`lockstep_backend::Ops::gated_delta`] and
+    /// [`lockstep_backend::Ops::mamba2`].
     ///
     /// # Errors
     /// [`CudaError::Driver`].
@@ -125,26 +152,31 @@ impl DeltaOps {
         &self,
         stream: &Stream,
         (states, layer): (&mut CudaStates, usize),
-        op: &GatedDelta<'_, Buffer<f32>>,
-        tensors: &DeltaTensors<'_>,
+        weights: HeadWeights<'_>,
+        tensors: &HeadTensors<'_>,
         inputs: &Inputs,
     ) -> Result<(), CudaError> {
         let shape = &self.shape;
-        let (tokens, rows) = (inputs.tokens().most(), inputs.rows().most());
-        let parameters = self.parameters((states, layer), op, tensors, inputs);
-        let heads = 2 * shape.key_heads + shape.value_heads;
-        let gates = blocks(shape.value_heads, THREADS as usize);
-        let prepare = [tokens as u32, blocks(heads, WARPS) + gates, 1];
+        let (tokens, rows) = (inputs.tokens().most() as u32, inputs.rows().most() as u32);
+        let parameters = self.parameters((states, layer), weights, tensors, inputs);
+        let heads = blocks(2 * shape.key_heads + shape.value_heads, WARPS);
         let threads = Self::columns_at_once(shape) as usize;
         let tiles = (shape.value_heads * (shape.value_dim / tile_width(shape))) as u32;
-        let recur = [rows as u32, tiles + blocks(shape.channels(), threads), 1];
-        let finish = [tokens as u32, blocks(shape.value_heads, WARPS), 1];
+        let recur = tiles + blocks(shape.channels(), threads);
+        let (prepare, finish) = match self.rule {
+            HeadRule::Delta => (
+                heads + blocks(shape.value_heads, THREADS as usize),
+                blocks(shape.value_heads, WARPS),
+            ),
+            HeadRule::Mamba2 => (heads, blocks(shape.value_width(), THREADS as usize)),
+        };
         // SAFETY: all arrays have room for the tokens that there are blocks for, states and
         // records for all that kernels do not skip, and what is written is borrowed alone.
         unsafe {
-            self.prepare.launch(stream, prepare, &parameters)?;
-            self.recur.launch(stream, recur, &parameters)?;
-            self.finish.launch(stream, finish, &parameters)
+            self.prepare
+                .launch(stream, [tokens, prepare, 1], &parameters)?;
+            self.recur.launch(stream, [rows, recur, 1], &parameters)?;
+            self.finish.launch(stream, [tokens, finish, 1], &parameters)
         }
     }
 
@@ -152,34 +184,31 @@ impl DeltaOps {
     fn parameters(
         &self,
         (states, layer): (&CudaStates, usize),
-        op: &GatedDelta<'_, Buffer<f32>>,
-        tensors: &DeltaTensors<'_>,
+        weights: HeadWeights<'_>,
+        tensors: &HeadTensors<'_>,
         inputs: &Inputs,
     ) -> Delta {
         let (shape, most) = (&self.shape, inputs.tokens().most());
         let (channels, values) = (shape.channels(), shape.value_width());
         let limits = states.limits();
-        assert!(states.heads() == shape, "states have the layer's heads");
+        assert!(
+            *states.rule() == self.rule.of_heads(*shape),
+            "states have the layer's rule and heads"
+        );
         inputs.expect_states(limits);
         let (f32, heads) = (Element::F32, shape.value_heads);
         let projected = most * (channels + values);
         tensors
             .projected
             .expect(f32, projected, "the projections of a layer");
-        tensors
-            .gates
-            .expect(f32, most * 2 * heads, "strengths and decays");
+        let gates = most * self.rule.gates() * heads;
+        tensors.gates.expect(f32, gates, "gates of heads");
         tensors
             .space
             .expect(f32, most * channels, "space for convolutions");
+        let output = self.rule.output(self.operand);
         let out = most * values;
-        tensors.out.expect(self.operand, out, "the output of heads");
-        let weights = [op.convolution, op.a_log, op.dt_bias, op.norm];
-        assert!(
-            weights.map(Buffer::len) == [shape.taps * channels, heads, heads, shape.value_dim],
-            "weights of a recurrent layer have its sizes"
-        );
-        let [convolution, a_log, dt_bias, norm] = weights.map(Buffer::address);
+        tensors.out.expect(output, out, "the output of heads");
         let Places {
             matrices,
             columns,
@@ -193,10 +222,6 @@ impl DeltaOps {
             gates: tensors.gates.address(),
             space: tensors.space.address(),
             out: tensors.out.address(),
-            convolution,
-            a_log,
-            dt_bias,
-            norm,
             matrices,
             columns,
             keys,
@@ -211,56 +236,28 @@ impl DeltaOps {
             states: limits.states as u32,
             records: limits.records as u32,
             nodes: limits.nodes as u32,
-            eps: op.eps,
+            ..weights.parameters(shape)
         }
-    }
-
-    /// Copies states in all layers, one move of `moves` after the other: pairs from, to.
-    ///
-    /// # Errors
-    /// [`CudaError::Driver`].
-    ///
-    /// # Panics
-    /// Panics if there are fewer moves.
-    pub fn copy_states(
-        &self,
-        stream: &Stream,
-        states: &mut CudaStates,
-        moves: &Buffer<u32>,
-        count: Rows<'_>,
-    ) -> Result<(), CudaError> {
-        assert!(2 * count.most() <= moves.len(), "moves lie in their list");
-        let (layers, number) = (states.layers(), states.limits().states);
-        let widths = CudaStates::widths(states.heads());
-        for (part, width) in states.parts().into_iter().zip(widths) {
-            // Widths are multiples of a head's, which are whole units of 16 bytes.
-            let units = width / 4;
-            let parameters = CopyStates {
-                values: part,
-                moves: moves.address(),
-                rows: count.parameter(),
-                states: number as u32,
-                units: units as u32,
-            };
-            let grid = [blocks(units, THREADS as usize), layers as u32, 1];
-            // SAFETY: the kernel skips states that do not exist, and they are borrowed alone.
-            unsafe { self.copy_states.launch(stream, grid, &parameters)? };
-        }
-        Ok(())
     }
 }
 
 /// Sources to compile, with their macros: the recurrence comes last.
-pub(crate) fn sources(shape: &DeltaShape, operand: Element) -> [(&'static Source, Defines); 2] {
+pub(crate) fn sources(
+    (rule, shape): (HeadRule, &DeltaShape),
+    operand: Element,
+) -> [(&'static Source, Defines); 2] {
+    let scans = u32::from(rule == HeadRule::Mamba2);
     let defines = vec![
-        ("OPERAND", operand.name().to_owned()),
+        ("OPERAND", rule.output(operand).name().to_owned()),
         ("KEY_DIM", shape.key_dim.to_string()),
         ("VALUE_DIM", shape.value_dim.to_string()),
         ("TAPS", shape.taps.to_string()),
         ("COLUMNS", tile_width(shape).to_string()),
+        ("SCANS", scans.to_string()),
     ];
-    [
-        (&kernels::DELTA, defines.clone()),
-        (&kernels::RECUR, defines),
-    ]
+    let around = match rule {
+        HeadRule::Delta => &kernels::DELTA,
+        HeadRule::Mamba2 => &kernels::MAMBA,
+    };
+    [(around, defines.clone()), (&kernels::RECUR, defines)]
 }

@@ -33,8 +33,9 @@ const SCORES: [(&str, usize); 3] = [("score_1", 1), ("score_4", 4), ("score_16",
 
 /// Most columns of an expert's matrices. Rows of some are made one by one on their way to the device.
 pub(crate) const MOST_EXPERT_COLUMNS: usize = 1 << 20;
-/// Least columns of an expert: lists of its routes lie where its gates and ups will.
-const LEAST_COLUMNS: usize = 8;
+/// Least outputs of an expert's first product, which are columns times projections: lists of its
+/// routes lie where these will.
+const LEAST_OUTPUTS: usize = 16;
 
 /// Checks that the kernels run a rank's mixture of experts.
 ///
@@ -48,14 +49,10 @@ pub fn check_experts(shape: &ExpertsShape) -> Result<(), CudaError> {
             "layers of {count} experts are not served on GPUs, which take {MOST_EXPERTS} at most: give --device cpu"
         )));
     }
-    if shape.gate_up.rows < 2 * columns {
-        return Err(CudaError::Unsupported(
-            "experts without gates are not served on GPUs: give --device cpu".into(),
-        ));
-    }
-    if columns < LEAST_COLUMNS {
+    let least = LEAST_OUTPUTS / (shape.gate_up.rows / columns.max(1)).max(1);
+    if columns < least {
         return Err(CudaError::Unsupported(format!(
-            "experts of {columns} columns on a rank are too narrow for GPUs, which need {LEAST_COLUMNS}: give a \
+            "experts of {columns} columns on a rank are too narrow for GPUs, which need {least}: give a \
              lower --tp-size, or --device cpu"
         )));
     }
@@ -203,7 +200,8 @@ impl ExpertOps {
         self.choose(stream, w, rows, scores, &lists)?;
         self.sort(stream, w, rows, &lists)?;
         let (gate_up, down) = (&w.gate_up[0], &w.down[0]);
-        assert!(gate_up.rows == 2 * down.cols, "gates let columns through");
+        let outputs = w.gate.projections() * down.cols;
+        assert!(gate_up.rows == outputs, "gates let columns through");
         let first = Grouped {
             matrices: w.gate_up,
             biases: w.gate_up_bias,

@@ -1,9 +1,9 @@
 //! The memory charged before the start is the memory taken after it.
 
 use lockstep_backend::{
-    AttentionShape, Batch, ChainLimits, ChoiceLimits, DeltaShape, DeviceMemory, Holds, InputLimits,
-    KvShape, Linear, MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _,
-    Recurrence, RopeTable, Row, StatesShape, WeightFormat,
+    AttentionShape, Batch, ChainLimits, ChoiceLimits, ConvolutionShape, DeltaShape, DeviceMemory,
+    Holds, InputLimits, KvShape, Linear, MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape,
+    Passes as _, Recurrence, RopeTable, Row, StatesShape, WeightFormat,
 };
 use lockstep_backend_cuda::{Context, CudaBackend, CudaMemory, CudaOptions};
 use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype, StateLimits};
@@ -149,23 +149,34 @@ fn everything_takes_what_is_charged(context: &Context) {
             let (used, _cache) = taken(context, || gpu.kv_cache(&shape).unwrap());
             assert_eq!(memory.kv_bytes(&shape), used);
         }
-        let shape = StatesShape {
-            layers: 3,
-            recurrence: Recurrence::Delta(DeltaShape {
-                key_heads: 1,
-                value_heads: 3,
-                key_dim: 16,
-                value_dim: 32,
-                taps: 4,
-            }),
-            limits: StateLimits {
-                states: 5,
-                records: 2,
-                nodes: 7,
-            },
+        let heads = DeltaShape {
+            key_heads: 1,
+            value_heads: 3,
+            key_dim: 16,
+            value_dim: 32,
+            taps: 4,
         };
-        let (used, _states) = taken(context, || gpu.states(&shape).unwrap());
-        assert_eq!(memory.states_bytes(&shape), used);
+        let channels = ConvolutionShape {
+            channels: 301,
+            taps: 3,
+        };
+        for recurrence in [
+            Recurrence::Delta(heads),
+            Recurrence::Mamba2(heads),
+            Recurrence::Convolution(channels),
+        ] {
+            let shape = StatesShape {
+                layers: 3,
+                recurrence,
+                limits: StateLimits {
+                    states: 5,
+                    records: 2,
+                    nodes: 7,
+                },
+            };
+            let (used, _states) = taken(context, || gpu.states(&shape).unwrap());
+            assert_eq!(memory.states_bytes(&shape), used);
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::process::Command;
 
-use lockstep_backend::{AttentionShape, KvShape};
+use lockstep_backend::{AttentionShape, DeltaShape, KvShape, Recurrence};
 use lockstep_backend_cuda::{
     Attention, Buffer, Compiler, Context, CudaError, Element, PagedCache, Pinned, Products,
+    check_recurrence,
 };
 use lockstep_types::KvCacheDtype;
 
@@ -170,6 +171,17 @@ fn unsupported_shapes_name_a_way_out() {
         let checked = Attention::check(gpu.context.gpu(), &shape, Element::Bf16);
         checked.expect_err("unsupported").to_string()
     };
+    let heads = |key_dim, value_dim| {
+        let rule = Recurrence::Mamba2(DeltaShape {
+            key_heads: 1,
+            value_heads: 2,
+            key_dim,
+            value_dim,
+            taps: 4,
+        });
+        let error = check_recurrence(&rule).expect_err("unsupported");
+        error.to_string()
+    };
     for (text, wanted) in [
         (
             attention(6, 4, 32, Element::F32),
@@ -186,6 +198,8 @@ fn unsupported_shapes_name_a_way_out() {
         ),
         (latents(560, 520), "a latent has up to 512"),
         (latents(40, 25), "an even number of them"),
+        (heads(272, 64), "recurrent layers are 272 and 64 wide"),
+        (heads(128, 40), "multiples of 16 up to 256"),
     ] {
         assert!(text.contains(wanted), "{text}");
     }

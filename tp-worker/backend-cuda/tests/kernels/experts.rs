@@ -249,7 +249,7 @@ impl Case {
         let x = tensor(gpu, (len, IN), Holds::Operand, Some(&x));
         let mut scores = tensor(gpu, (len, count), Holds::Sum, Some(&scores));
         let mut out = tensor(gpu, (len, OUT), Holds::Sum, None);
-        let mut gate_up = tensor(gpu, (choices, 2 * COLUMNS), Holds::Sum, None);
+        let mut gate_up = tensor(gpu, (choices, self.before()), Holds::Sum, None);
         let mut activated = tensor(gpu, (choices, COLUMNS), Holds::Operand, None);
         let mut products = tensor(gpu, (choices, OUT), Holds::Sum, None);
         let space = ExpertSpace {
@@ -501,6 +501,10 @@ pub fn every_kernel() {
             let loaded = case.load(&mut gpu);
             let found = case.run(&mut gpu, &loaded, 0..case.rows);
             assert!(found.iter().all(|value| value.is_finite()));
+            let ungated = Case::new(element, sizes, &mut Noise(1)).without_gates();
+            let loaded = ungated.load(&mut gpu);
+            let found = ungated.run(&mut gpu, &loaded, 0..case.rows);
+            assert!(found.iter().all(|value| value.is_finite()));
             let router = matrix(&mut gpu, WeightFormat::Float32, &case.x, IN);
             let x = tensor(&mut gpu, (case.rows, IN), Holds::Operand, Some(&case.x));
             let mut out = tensor(&mut gpu, (case.rows, case.rows), Holds::Sum, None);
@@ -526,6 +530,8 @@ fn experts_are_watched() {
         for sizes in [(5, 40, 3), (4, 5, 2), (70, 3, 3)] {
             Case::new(Element::Bf16, sizes, &mut Noise(seed)).check(&mut gpu);
         }
+        let ungated = Case::new(Element::Bf16, (5, 12, 3), &mut Noise(seed));
+        ungated.without_gates().check(&mut gpu);
         let mut tied = Case::new(Element::Bf16, (4, 40, 2), &mut Noise(seed));
         tied.scores.fill(0.25);
         tied.check(&mut gpu);

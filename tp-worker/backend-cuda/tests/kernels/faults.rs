@@ -2,6 +2,7 @@
 //! sources that were changed before.
 
 mod gemma4;
+mod recurrent;
 
 use std::process::Command;
 
@@ -28,8 +29,10 @@ const NORMS: &str = "rowwise::norms_are_those_of_plain_loops";
 const ENDS: &str = "blocks::ends_of_blocks_are_those_of_plain_loops";
 const CHAINS: &str = "chains::kernels_that_begin_early_have_the_bits_of_those_that_wait";
 
-/// Name of the fault, script by which `sed` plants it, and the test that has to fail.
-const FAULTS: [(&str, &str, &str); 89] = [
+/// Name of a fault, script by which `sed` plants it, and the test that has to fail.
+type Fault = (&'static str, &'static str, &'static str);
+
+const FAULTS: [Fault; 90] = [
     (
         "latents in turn before the block before is done with",
         "s/__syncthreads(); *.. keys, queries and.*//;s/__syncthreads(); *.. and done with.*//",
@@ -409,6 +412,11 @@ const FAULTS: [(&str, &str, &str); 89] = [
         PACKED,
     ),
     (
+        "an activation of experts without gates is forgotten",
+        "s/from_f32<OPERAND>(activated(p.activated, up))/from_f32<OPERAND>(up)/",
+        EXPERTS,
+    ),
+    (
         "attention's items before earlier work is done",
         "/DYNAMIC_SHARED(Stage/,/items = a.work/{s/^ *griddepcontrol_wait();//;s/items = a.work.*$/& griddepcontrol_wait();/}",
         ATTENTION,
@@ -476,7 +484,7 @@ pub fn child(fault: &str, test: &str, environment: &[(&str, &str)]) -> (bool, St
 }
 
 /// Output of a test that misses the fault; `None` if the test finds it.
-fn missed((name, fault, test): (&str, &str, &str)) -> Option<String> {
+fn missed((name, fault, test): Fault) -> Option<String> {
     let (passed, text) = child(fault, test, &[]);
     let found = !passed && FOUND.iter().any(|words| text.contains(words));
     (!found).then(|| format!("{name}: {text}"))
@@ -487,7 +495,7 @@ fn every_planted_fault_is_found() {
     if !lockstep_fake_cuda::seed(1) {
         return; // A real device's compiler changes nothing.
     }
-    let all = [&FAULTS[..], &gemma4::FAULTS].concat();
+    let all = [&FAULTS[..], &gemma4::FAULTS, &recurrent::FAULTS].concat();
     let missed: Vec<String> = std::thread::scope(|scope| {
         let parts = all.chunks(all.len().div_ceil(2));
         let parts: Vec<_> = parts

@@ -1,18 +1,20 @@
-//! Recurrent layers and output gates against plain loops in f64. `tp-worker/model/tests/golden`
+//! Recurrent layers of every rule, and output gates, against plain loops in f64. `tp-worker/model/tests/golden`
 //! compares their bits with those of processors.
 
+mod mamba;
+mod rows;
+mod short;
+
+use std::ops::Range;
+
 use lockstep_backend::{
-    Axis, Batch, DeltaOperands, DeltaShape, Exchange as _, GatedDelta, Holds, InputLimits,
-    Memory as _, Ops as _, Owners, Passes as _, Recurrence, Row, RowState, Span, StateKeep,
-    StatesShape,
+    Batch, DeltaOperands, DeltaShape, GatedDelta, Holds, Memory as _, Ops as _, Passes as _,
+    Recurrence, Row, RowState,
 };
-use lockstep_backend_cuda::{
-    BlockOps, CollectiveOptions, CudaBackend, CudaOptions, CudaTensor, Element, Inputs, Rows,
-};
-use lockstep_collective::Single;
-use lockstep_types::{Dtype, StateLimits};
+use lockstep_backend_cuda::{BlockOps, CudaBackend, CudaStates, CudaTensor, Element, Inputs, Rows};
 
 use crate::support::{ELEMENTS, Gpu, Noise, SEEDS, assert_close, rounded, tolerance};
+use rows::{LIMITS, PROMPT, TOKENS, backend, brought, stage, states, text_of, texts};
 
 const SHAPE: DeltaShape = DeltaShape {
     key_heads: 2,
@@ -22,19 +24,6 @@ const SHAPE: DeltaShape = DeltaShape {
     taps: 3,
 };
 const EPS: f32 = 1e-5;
-/// Tokens of the prompt, and the parents of the nodes behind it.
-const PROMPT: usize = 11;
-const PARENTS: [Option<usize>; 5] = [None, Some(0), Some(0), Some(1), Some(2)];
-const TOKENS: usize = PROMPT + PARENTS.len();
-const STATES: StatesShape = StatesShape {
-    layers: 1,
-    recurrence: Recurrence::Delta(SHAPE),
-    limits: StateLimits {
-        states: 3,
-        records: 1,
-        nodes: PARENTS.len(),
-    },
-};
 
 /// Weights, and what each token brings.
 struct Data {
@@ -121,75 +110,19 @@ fn oracle(data: &Data, tokens: &[usize]) -> Vec<f64> {
     out
 }
 
-fn backend(element: Element) -> CudaBackend {
-    let options = CudaOptions {
-        ordinal: 0,
-        dtype: match element {
-            Element::F32 => Dtype::Float32,
-            Element::Bf16 => Dtype::Bfloat16,
-        },
-        kernels: None,
-        graphs: Vec::new(),
-        collectives: CollectiveOptions::default(),
-    };
-    CudaBackend::new(&options, Box::new(Single::new())).expect("a device")
-}
-
-/// Nodes from the root to `node`.
-fn path(node: usize) -> Vec<usize> {
-    let path = std::iter::successors(Some(node), |node| PARENTS[*node]);
-    let mut path: Vec<usize> = path.collect();
-    path.reverse();
-    path
-}
-
-/// Runs `tokens` as one row, and returns their output, and where they were staged.
-fn pass(
-    gpu: &mut CudaBackend,
-    states: &mut lockstep_backend_cuda::CudaStates,
+fn layer(
     data: &Data,
-    (tokens, state): (std::ops::Range<usize>, RowState),
-    keeps: &[StateKeep],
-) -> (Vec<f32>, Inputs) {
-    let count = tokens.len();
-    let numbers: Vec<u32> = (0..count as u32).collect();
-    let masks: Vec<u64> = (0..PARENTS.len())
-        .map(|node| path(node).iter().fold(0, |word, at| word | 1 << at))
-        .collect();
-    let row = Row {
-        start: 0,
-        q_len: count as u32,
-        kv_len: 0,
-        pages_start: 0,
-        mask: (!state.commits).then_some(0),
-    };
-    let batch = Batch {
-        tokens: &numbers,
-        positions: &numbers,
-        cells: &numbers,
-        rows: &[row],
-        pages: &[0],
-        masks: &masks,
-        states: &[state],
-        keeps,
-        ..Batch::default()
-    };
-    let mut inputs = gpu.inputs(&InputLimits::of(&batch, TOKENS)).expect("room");
-    gpu.stage(&batch, &mut inputs).expect("a copy");
-    let mut rows = |values: &[f32], width: usize| -> CudaTensor {
-        let mut tensor = gpu.tensor(count, width, Holds::Sum).expect("room");
-        gpu.upload(
-            &mut tensor,
-            &values[tokens.start * width..tokens.end * width],
-        );
-        tensor
-    };
-    let projected = rows(&data.projected, SHAPE.channels() + SHAPE.value_width());
-    let mut gates = rows(&data.gates, 2 * SHAPE.value_heads);
-    let mut tensor = |width, holds| gpu.tensor(count, width, holds).expect("room");
+    gpu: &mut CudaBackend,
+    states: &mut CudaStates,
+    tokens: Range<usize>,
+    inputs: &Inputs,
+) -> CudaTensor {
+    let width = SHAPE.channels() + SHAPE.value_width();
+    let projected = brought(gpu, &data.projected, width, &tokens);
+    let mut gates = brought(gpu, &data.gates, 2 * SHAPE.value_heads, &tokens);
+    let mut tensor = |width, holds| gpu.tensor(tokens.len(), width, holds).expect("room");
     let mut space = tensor(SHAPE.channels(), Holds::Sum);
     let mut out = tensor(SHAPE.value_width(), Holds::Operand);
-    let mut logits = tensor(SHAPE.value_width(), Holds::Logits);
     let vectors = [&data.convolution, &data.a_log, &data.dt_bias, &data.norm];
     let [convolution, a_log, dt_bias, norm] =
         vectors.map(|values| gpu.load_vector(values).expect("room"));
@@ -206,57 +139,33 @@ fn pass(
         gates: &mut gates,
         space: &mut space,
     };
-    gpu.gated_delta(states, 0, &op, operands, &inputs, &mut out)
+    gpu.gated_delta(states, 0, &op, operands, inputs, &mut out)
         .expect("launches");
-    gpu.place_columns(&out, &mut logits, 0);
-    let owners = Owners {
-        widths: &[SHAPE.value_width()],
-        rows: &[0..count; 1],
-    };
-    let mut space = Vec::new();
-    let found = gpu.gather_to_host(Axis::Alone, &logits, owners, &mut space);
-    (found.expect("values").to_vec(), inputs)
-}
-
-/// A prompt, and a tree behind the copy that it has kept of its state.
-fn texts(element: Element, seed: u64) -> (Data, Vec<f32>) {
-    let (data, mut gpu) = (Data::new(seed), backend(element));
-    let mut states = gpu.states(&STATES).expect("room");
-    let prompt = RowState {
-        fresh: true,
-        commits: true,
-        keeps: Span { start: 0, len: 1 },
-        ..RowState::default()
-    };
-    let keep = StateKeep {
-        after: PROMPT as u32,
-        state: 1,
-    };
-    let row = (0..PROMPT, prompt);
-    let (mut found, _) = pass(&mut gpu, &mut states, &data, row, &[keep]);
-    gpu.copy_states(&mut states, &[(1, 2)]).expect("launches");
-    let tree = RowState {
-        state: 2,
-        ..RowState::default()
-    };
-    let row = (PROMPT..TOKENS, tree);
-    found.extend(pass(&mut gpu, &mut states, &data, row, &[]).0);
-    (data, found)
+    out
 }
 
 /// Prompts and trees have the outputs of plain arithmetic.
+fn check(element: Element, seed: u64) {
+    let data = Data::new(seed);
+    let found = texts(
+        element,
+        Recurrence::Delta(SHAPE),
+        |gpu, states, tokens, inputs| layer(&data, gpu, states, tokens, inputs),
+    );
+    for (token, found) in found.chunks_exact(SHAPE.value_width()).enumerate() {
+        let wanted = oracle(&data, &text_of(token));
+        assert_close(found, &wanted, 4.0 * tolerance(element));
+    }
+}
+
 #[test]
-fn the_gated_delta_rule_is_that_of_plain_arithmetic() {
+fn every_rule_is_that_of_plain_arithmetic() {
     for (element, seed) in [(ELEMENTS[0], SEEDS[0]), (ELEMENTS[1], SEEDS[1])] {
         let _order = lockstep_fake_cuda::order(seed);
-        let (data, found) = texts(element, seed);
-        for (token, found) in found.chunks_exact(SHAPE.value_width()).enumerate() {
-            let mut text: Vec<usize> = (0..=token.min(PROMPT - 1)).collect();
-            if let Some(node) = token.checked_sub(PROMPT) {
-                text.extend(path(node).iter().map(|node| PROMPT + node));
-            }
-            assert_close(found, &oracle(&data, &text), 4.0 * tolerance(element));
-        }
+        check(element, seed);
+        mamba::check(element, seed);
+        short::check(element, seed);
+        mamba::check_groups(element);
     }
 }
 
@@ -265,14 +174,15 @@ fn the_gated_delta_rule_is_that_of_plain_arithmetic() {
 #[test]
 #[should_panic(expected = "a batch names a state that does not exist")]
 fn later_batches_name_states_that_exist() {
-    let (data, mut gpu) = (Data::new(1), backend(Element::F32));
-    let mut states = gpu.states(&STATES).expect("room");
+    let (data, gpu) = (Data::new(1), &mut backend(Element::F32));
+    let mut states = states(gpu, Recurrence::Delta(SHAPE));
     let state = RowState {
         fresh: true,
         commits: true,
         ..RowState::default()
     };
-    let (_, mut inputs) = pass(&mut gpu, &mut states, &data, (0..PROMPT, state), &[]);
+    let mut inputs = stage(gpu, PROMPT, state, &[]);
+    layer(&data, gpu, &mut states, 0..PROMPT, &inputs);
     let row = Row {
         start: 0,
         q_len: 1,
@@ -281,7 +191,7 @@ fn later_batches_name_states_that_exist() {
         mask: None,
     };
     let beyond = RowState {
-        state: STATES.limits.states as u32,
+        state: LIMITS.states as u32,
         ..state
     };
     let batch = Batch {
@@ -326,7 +236,38 @@ fn output_gates_are_sigmoids() {
 
 /// A little of every kernel, for the sanitizers.
 pub fn every_kernel() {
-    let (_, found) = texts(Element::Bf16, 1);
-    assert!(found.iter().all(|value| value.is_finite()));
+    check(Element::Bf16, 1);
+    mamba::check(Element::Bf16, 1);
+    short::check(Element::Bf16, 2);
+    mamba::check_groups(Element::Bf16);
     output_gates_are_sigmoids();
+}
+
+/// Small enough to run for every fault.
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn matrices_are_watched() {
+    for seed in SEEDS {
+        let _order = lockstep_fake_cuda::order(seed);
+        check(Element::F32, seed);
+        mamba::check(Element::F32, seed);
+    }
+}
+
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn convolutions_are_watched() {
+    for seed in SEEDS {
+        let _order = lockstep_fake_cuda::order(seed);
+        short::check(Element::F32, seed);
+    }
+}
+
+#[test]
+#[ignore = "a process of its own, which another test starts"]
+fn groups_are_watched() {
+    for seed in SEEDS {
+        let _order = lockstep_fake_cuda::order(seed);
+        mamba::check_groups(Element::F32);
+    }
 }

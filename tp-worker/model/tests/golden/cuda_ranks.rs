@@ -56,9 +56,9 @@ fn run(
 
 /// Models, and the splits and types that each runs on, by their places in [`SPLITS`] and [`DTYPES`]:
 /// biases, a head of its own, norms of heads, mixtures of experts, windows, sinks with packed
-/// experts, recurrent layers, latent attention, shared caches with embeddings of each layer, and
-/// experts beside MLPs.
-const MODELS: [(&str, &[(usize, usize)]); 12] = [
+/// experts, recurrent layers, latent attention, shared caches with embeddings of each layer,
+/// experts beside MLPs, and a group of Mamba-2 that ranks share.
+const MODELS: [(&str, &[(usize, usize)]); 13] = [
     ("llama_bias", &[(0, 0), (1, 1)]),
     ("qwen2_untied", &[(1, 1), (2, 0)]),
     ("qwen3", &[(2, 0), (3, 1)]),
@@ -71,6 +71,7 @@ const MODELS: [(&str, &[(usize, usize)]); 12] = [
     ("deepseek_v3", &[(0, 1), (1, 0)]),
     ("gemma4_per_layer", &[(0, 0)]),
     ("gemma4_moe", &[(1, 1)]),
+    ("granite_hybrid", &[(0, 1)]),
 ];
 
 #[test]

@@ -1,9 +1,7 @@
-//! Parameters of kernels, laid out as the structures with the same names in `delta.cuh` and
-//! `delta.cu`. Addresses are the device's.
+//! Parameters of kernels, laid out as the structure with the same name in `delta.cuh`. Addresses are
+//! the device's.
 
 use bytemuck::{Pod, Zeroable};
-
-use crate::tensors::RowsParameter;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -13,9 +11,11 @@ pub(super) struct Delta {
     pub space: u64,
     pub out: u64,
     pub convolution: u64,
+    pub bias: u64,
     pub a_log: u64,
     pub dt_bias: u64,
     pub norm: u64,
+    pub skip: u64,
     pub matrices: u64,
     pub columns: u64,
     pub keys: u64,
@@ -31,14 +31,4 @@ pub(super) struct Delta {
     pub records: u32,
     pub nodes: u32,
     pub eps: f32,
-}
-
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-pub(super) struct CopyStates {
-    pub values: u64,
-    pub moves: u64,
-    pub rows: RowsParameter,
-    pub states: u32,
-    pub units: u32,
 }

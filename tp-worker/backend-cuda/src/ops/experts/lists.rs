@@ -86,14 +86,14 @@ fn most_tiles(choices: usize, experts: usize, height: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::LEAST_COLUMNS;
+    use super::super::LEAST_OUTPUTS;
     use super::*;
 
     #[test]
     fn lists_fit_where_the_narrowest_experts_have_their_gates() {
         for choices in 1..200 {
             for (experts, height) in [(1, 8), (3, 16), (64, 32), (1024, 64)] {
-                let gates = 2 * LEAST_COLUMNS * choices;
+                let gates = LEAST_OUTPUTS * choices;
                 let needed = words(choices, most_tiles(choices, experts, height));
                 assert!(needed <= gates, "{choices} of {experts}, {height}");
             }

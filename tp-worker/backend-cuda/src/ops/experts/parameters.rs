@@ -72,6 +72,8 @@ pub(super) struct ExpertProduct {
     pub aligned: u32,
     pub limit: f32,
     pub alpha: f32,
+    pub activated: u32,
+    pub pad: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]

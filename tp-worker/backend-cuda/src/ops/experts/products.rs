@@ -47,15 +47,16 @@ pub(super) struct Grouped<'a> {
     pub biases: Option<&'a Buffer<f32>>,
     /// Address of the list with each place's row of the input; 0 if they are one.
     pub order: u64,
-    /// Function from gates and what they let through, which are one half of the outputs each.
+    /// Function from gates and what they let through, which are one half of the outputs each, or of
+    /// all outputs where there are no gates.
     pub gate: Option<ExpertGate>,
 }
 
 impl Grouped<'_> {
     /// Number of outputs behind a gate.
     fn outputs(&self) -> usize {
-        let rows = self.matrices[0].rows;
-        if self.gate.is_some() { rows / 2 } else { rows }
+        let projections = self.gate.map_or(1, |gate| gate.projections());
+        self.matrices[0].rows / projections
     }
 
     fn biases(&self) -> u64 {
@@ -109,7 +110,7 @@ impl ExpertProducts {
         assert!(form == self.form, "these kernels are for {:?}", self.form);
         let (outputs, inputs) = (of.outputs(), of.matrices[0].cols);
         let aligned = (inputs * self.operand.bytes()).is_multiple_of(16);
-        let (gated, limit, alpha) = numbers(of.gate);
+        let function = Function::of(of.gate);
         let parameters = ExpertProduct {
             x,
             w: CudaMatrix::addresses(stream, of.matrices)?,
@@ -120,10 +121,12 @@ impl ExpertProducts {
             out,
             outputs: outputs as u32,
             inputs: inputs as u32,
-            gated,
+            gated: function.gated,
             aligned: u32::from(aligned),
-            limit,
-            alpha,
+            limit: function.limit,
+            alpha: function.alpha,
+            activated: function.activated,
+            pad: 0,
         };
         let [smaller @ .., largest] = &self.kernels;
         let fits = |(sizes, _): &&(Sizes, Kernel<ExpertProduct>)| lists.height <= sizes.rows;
@@ -134,15 +137,28 @@ impl ExpertProducts {
     }
 }
 
-/// Number of a gate's function, its limit and its alpha, as kernels have them.
-fn numbers(gate: Option<ExpertGate>) -> (u32, f32, f32) {
-    match gate {
-        None => (0, 0.0, 0.0),
-        Some(ExpertGate::Silu) => (number_of(Activation::Silu), 0.0, 0.0),
-        Some(ExpertGate::GeluTanh) => (number_of(Activation::GeluTanh), 0.0, 0.0),
-        Some(ExpertGate::Clamped { limit, alpha }) => (CLAMPED, limit, alpha),
-        // See `check_experts`.
-        Some(ExpertGate::Ungated(_)) => panic!("configuration refuses experts without gates"),
+/// Function behind a product, in numbers as kernels have them.
+#[derive(Debug, Default)]
+struct Function {
+    gated: u32,
+    limit: f32,
+    alpha: f32,
+    activated: u32,
+}
+
+impl Function {
+    fn of(gate: Option<ExpertGate>) -> Self {
+        let mut numbers = Self::default();
+        match gate {
+            None => {}
+            Some(ExpertGate::Silu) => numbers.gated = number_of(Activation::Silu),
+            Some(ExpertGate::GeluTanh) => numbers.gated = number_of(Activation::GeluTanh),
+            Some(ExpertGate::Clamped { limit, alpha }) => {
+                (numbers.gated, numbers.limit, numbers.alpha) = (CLAMPED, limit, alpha);
+            }
+            Some(ExpertGate::Ungated(activation)) => numbers.activated = number_of(activation),
+        }
+        numbers
     }
 }
 

@@ -12,7 +12,10 @@ use super::{Defines, Program, Source, library_version, options};
 use crate::drafting::{chains, sampling, trees};
 use crate::exchange::notes;
 use crate::kernels::BITS;
-use crate::ops::{attention, blocks, delta, experts, latent, products, random, rowwise};
+use crate::ops::delta::HeadRule;
+use crate::ops::{
+    attention, blocks, delta, experts, groups, latent, products, random, rowwise, short, states,
+};
 use crate::runtime::{bits, meter};
 use crate::tensors::{Element, MatrixForm};
 
@@ -34,12 +37,18 @@ const BLOCK_MEMORY: [usize; 3] = [MOST_SHARED, 163 << 10, 99 << 10];
 /// Heads on a rank, columns of a cell and of its latent: DeepSeek V3, Mistral 4, small ones.
 const LATENTS: [[usize; 3]; 3] = [[16, 576, 512], [32, 320, 256], [3, 24, 18]];
 
-/// Heads of recurrent layers: Qwen 3.5's, a small model's, the widest.
-const DELTAS: [DeltaShape; 3] = [
-    delta([16, 32], [128, 128], 4),
-    delta([2, 4], [16, 48], 2),
-    delta([1, 1], [256, 256], 8),
+/// Heads of recurrent layers: Qwen 3.5's, a small model's, the widest; then those of Mamba-2 in
+/// Nemotron 3 Nano, in a small model, and the widest.
+const DELTAS: [(HeadRule, DeltaShape); 6] = [
+    (HeadRule::Delta, delta([16, 32], [128, 128], 4)),
+    (HeadRule::Delta, delta([2, 4], [16, 48], 2)),
+    (HeadRule::Delta, delta([1, 1], [256, 256], 8)),
+    (HeadRule::Mamba2, delta([8, 64], [128, 64], 4)),
+    (HeadRule::Mamba2, delta([1, 4], [16, 48], 2)),
+    (HeadRule::Mamba2, delta([1, 1], [256, 256], 8)),
 ];
+/// Taps of short convolutions: LFM2's, the fewest, the most.
+const TAPS: [usize; 3] = [3, 2, 8];
 
 const fn delta(
     [key_heads, value_heads]: [usize; 2],
@@ -78,9 +87,16 @@ fn programs() -> Vec<(&'static Source, Defines)> {
         all.extend(elements.map(|element| products::few::source(element, triggers_at_half)));
     }
     all.extend(elements.map(blocks::source));
-    for (shape, element) in DELTAS.iter().zip(elements.into_iter().cycle()) {
-        all.extend(delta::sources(shape, element));
+    for ((rule, shape), element) in DELTAS.iter().zip(elements.into_iter().cycle()) {
+        all.extend(delta::sources((*rule, shape), element));
     }
+    all.extend(
+        elements
+            .into_iter()
+            .flat_map(|element| TAPS.map(|taps| short::source(taps, element))),
+    );
+    all.push((states::copies_source(), Defines::new()));
+    all.extend(elements.map(groups::source));
     all.extend(elements.map(random::source));
     all.extend(elements.map(experts::source));
     for form in [MatrixForm::Floats, MatrixForm::Mxfp4] {

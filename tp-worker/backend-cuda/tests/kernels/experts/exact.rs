@@ -49,10 +49,10 @@ impl Case {
                 let biases = self.biases.as_ref();
                 biases.map_or(0.0, |biases| f64::from(biases[of][number * len + at]))
             };
-            let column =
-                |at: usize| dot(x, &gate_up[at * IN..(at + 1) * IN]) + bias(0, 2 * COLUMNS, at);
+            let before = self.before();
+            let column = |at: usize| dot(x, &gate_up[at * IN..(at + 1) * IN]) + bias(0, before, at);
             let activated = |at: usize| {
-                let (gate, up) = (column(at), column(COLUMNS + at));
+                let (gate, up) = (column(at), column(before - COLUMNS + at));
                 gates::let_through(self.gate, gate, up) as f32
             };
             let activated: Vec<f32> = (0..COLUMNS).map(activated).collect();

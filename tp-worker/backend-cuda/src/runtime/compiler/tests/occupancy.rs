@@ -4,11 +4,14 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use lockstep_backend::AttentionShape;
+use lockstep_backend::{AttentionShape, DeltaShape};
 
-use super::{BLOCK_MEMORY, DELTAS, Defines, MOST_SHARED, Source, compiled};
+use super::{BLOCK_MEMORY, DELTAS, Defines, MOST_SHARED, Source, TAPS, compiled};
 use crate::drafting::sampling;
-use crate::ops::{attention, blocks, delta, experts, latent, products, rowwise};
+use crate::ops::delta::HeadRule;
+use crate::ops::{
+    attention, blocks, delta, experts, groups, latent, products, rowwise, short, states,
+};
 use crate::runtime::compiler::library_version;
 use crate::tensors::{Element, MatrixForm};
 
@@ -163,7 +166,6 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
         (experts::products::source(bf16, form), kernels)
     });
     let [floats, mxfp4] = of_experts;
-    let [before, recur] = of_recurrent_layers();
     let [choose, accept] = sampling::SOURCES.map(|source| (source, Defines::new()));
     let mut all = vec![
         (rows, vec![kernel("embed", 256)]),
@@ -200,8 +202,6 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
         ),
         floats,
         mxfp4,
-        before,
-        recur,
         (cells, vec![kernel("rotate_and_store", 128)]),
         (plan, vec![kernel("attention_plan", 32)]),
         (
@@ -227,17 +227,41 @@ fn programs() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
         ),
         (accept, vec![kernel("accept", 128), kernel("follow", 128)]),
     ];
+    all.extend(of_recurrent_layers());
     all.extend(wide_shapes());
     all
 }
 
-/// Those of recurrent layers of Qwen 3.5's shape.
-fn of_recurrent_layers() -> [((&'static Source, Defines), Vec<Kernel>); 2] {
-    let [rest, recur] = delta::sources(&DELTAS[0], Element::Bf16);
-    let around = ["delta_prepare", "delta_finish"].map(|name| kernel(name, 128));
-    [
-        (rest, around.into()),
+/// Those of recurrent layers of Qwen 3.5, Nemotron 3 Nano and LFM2.
+fn of_recurrent_layers() -> Vec<((&'static Source, Defines), Vec<Kernel>)> {
+    let bf16 = Element::Bf16;
+    let heads = |(rule, shape): &(HeadRule, DeltaShape)| delta::sources((*rule, shape), bf16);
+    let ([delta, recur], [mamba, scan]) = (heads(&DELTAS[0]), heads(&DELTAS[3]));
+    let of_mamba = Kernel {
+        heads: " of Mamba-2",
+        ..kernel("delta_recur", 128)
+    };
+    let kernels = |threads: usize, names: [&'static str; 2]| {
+        let all = names.map(|name| kernel(name, threads));
+        Vec::from(all)
+    };
+    vec![
+        (delta, kernels(128, ["delta_prepare", "delta_finish"])),
         (recur, vec![kernel("delta_recur", 128)]),
+        (mamba, kernels(128, ["mamba_prepare", "mamba_finish"])),
+        (scan, vec![of_mamba]),
+        (
+            groups::source(bf16),
+            kernels(256, ["group_squares", "group_norm"]),
+        ),
+        (
+            short::source(TAPS[0], bf16),
+            kernels(256, ["short_convolve", "short_commit"]),
+        ),
+        (
+            (states::copies_source(), Defines::new()),
+            kernels(128, ["copy_states_16", "copy_states_4"]),
+        ),
     ]
 }
 

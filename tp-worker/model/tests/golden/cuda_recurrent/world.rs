@@ -1,10 +1,11 @@
-//! A recurrent layer with random weights on a device.
+//! Passes of a script through a recurrent layer on a device.
 
 use lockstep_backend::{
-    Axis, Backend, Batch, DeltaOperands, DeltaShape, GatedDelta, Holds, InputLimits, Owners,
-    PassRecords as _, Recurrence, Row, RowState, Span, StatesShape,
+    Axis, Backend, Batch, Holds, InputLimits, Owners, PassRecords as _, Recurrence, Row, RowState,
+    Span, StatesShape,
 };
 
+use super::layer::{Layer, Widths};
 use super::script::{LIMITS, MOST_TOKENS, Part, Step, VOCAB};
 
 /// Layer that is used, of two.
@@ -13,7 +14,7 @@ const LAYER: usize = 1;
 /// Writes the current rows of a tensor.
 type Write<B> = fn(&mut B, &mut <B as lockstep_backend::Memory>::Tensor, &[f32]);
 
-/// Columns that each token brings: queries, keys, values and gates, then strengths and decays.
+/// Columns that each token brings: projections, then gates.
 struct Columns {
     projected: Vec<Vec<f32>>,
     gates: Vec<Vec<f32>>,
@@ -22,15 +23,14 @@ struct Columns {
 pub struct World<B: Backend> {
     backend: B,
     write: Write<B>,
-    shape: DeltaShape,
+    widths: Widths,
     columns: Columns,
-    /// Taps, logarithms of decays, their biases, weights of the norm.
-    weights: [B::Vector; 4],
+    layer: Layer<B>,
+    /// The output as the host reads it.
+    logits: B::Tensor,
     states: B::States,
     inputs: B::Inputs,
     passes: B::Passes,
-    /// Projections, gates, space, output, and the output as the host reads it.
-    tensors: [B::Tensor; 5],
 }
 
 /// Numbers in ±1 that look random.
@@ -50,18 +50,11 @@ fn scaled(seed: u64, len: usize, scale: f32, shift: f32) -> Vec<f32> {
 }
 
 impl<B: Backend> World<B> {
-    pub fn new(mut backend: B, shape: DeltaShape, write: Write<B>) -> Self {
-        let (channels, heads) = (shape.channels(), shape.value_heads);
-        let (values, width) = (shape.value_width(), channels + shape.value_width());
-        let weights = [
-            scaled(1, shape.taps * channels, 0.8, 0.0),
-            scaled(2, heads, 2.0, -1.0),
-            scaled(3, heads, 2.0, -2.0),
-            scaled(4, shape.value_dim, 0.3, 1.0),
-        ];
+    pub fn new(mut backend: B, rule: Recurrence, write: Write<B>) -> Self {
+        let widths = Widths::of(&rule);
         let states = StatesShape {
             layers: 2,
-            recurrence: Recurrence::Delta(shape),
+            recurrence: rule,
             limits: LIMITS,
         };
         let nodes = LIMITS.records * LIMITS.nodes;
@@ -80,26 +73,21 @@ impl<B: Backend> World<B> {
                 .map(|token| scaled(first + token, width, 2.0, 0.0))
                 .collect()
         };
-        let mut tensor = |width, holds| backend.tensor(MOST_TOKENS, width, holds).unwrap();
         Self {
-            tensors: [
-                tensor(width, Holds::Sum),
-                tensor(2 * heads, Holds::Sum),
-                tensor(channels, Holds::Sum),
-                tensor(values, Holds::Operand),
-                tensor(values, Holds::Logits),
-            ],
-            weights: weights.map(|values| backend.load_vector(&values).unwrap()),
+            layer: Layer::new(&mut backend, rule, MOST_TOKENS, scaled),
+            logits: backend
+                .tensor(MOST_TOKENS, widths.out, Holds::Logits)
+                .unwrap(),
             states: backend.states(&states).unwrap(),
             inputs: backend.inputs(&limits).unwrap(),
             passes: B::Passes::planned(Vec::new()),
             columns: Columns {
-                projected: columns(100, width),
-                gates: columns(1000, 2 * heads),
+                projected: columns(100, widths.projected),
+                gates: columns(1000, widths.gates),
             },
             backend,
             write,
-            shape,
+            widths,
         }
     }
 
@@ -118,7 +106,7 @@ impl<B: Backend> World<B> {
         let numbers: Vec<u32> = (0..tokens.len() as u32).collect();
         self.pass(&laid_out.batch(&numbers), &tokens);
         let out = self.read(tokens.len());
-        let rows: Vec<_> = out.chunks(self.shape.value_width()).collect();
+        let rows: Vec<_> = out.chunks(self.widths.out).collect();
         own.iter().map(|token| rows[*token].to_vec()).collect()
     }
 
@@ -126,6 +114,7 @@ impl<B: Backend> World<B> {
     fn pass(&mut self, batch: &Batch<'_>, tokens: &[usize]) {
         let Self {
             backend,
+            layer,
             states,
             inputs,
             ..
@@ -134,43 +123,21 @@ impl<B: Backend> World<B> {
             let rows = tokens.iter().map(|token| &rows[*token]);
             rows.flatten().copied().collect()
         };
-        for (tensor, values) in [
-            (0, all(&self.columns.projected)),
-            (1, all(&self.columns.gates)),
-        ] {
-            backend.set_rows(&mut self.tensors[tensor], tokens.len());
-            (self.write)(backend, &mut self.tensors[tensor], &values);
-        }
+        layer.set_rows(backend, tokens.len());
+        let Columns { projected, gates } = &self.columns;
+        (self.write)(backend, &mut layer.tensors.projected, &all(projected));
+        (self.write)(backend, &mut layer.tensors.gates, &all(gates));
         backend.stage(batch, inputs).unwrap();
         let key = backend.pad(batch.key(), inputs);
-        for tensor in &mut self.tensors[..4] {
-            backend.set_rows(tensor, key.tokens);
-        }
-        let [projected, gates, space, out, _] = &mut self.tensors;
-        let [convolution, a_log, dt_bias, norm] = &self.weights;
-        let op = GatedDelta {
-            shape: self.shape,
-            convolution,
-            a_log,
-            dt_bias,
-            norm,
-            eps: 1e-6,
-        };
-        let mut work = |backend: &mut B| {
-            let operands = DeltaOperands {
-                projected: &*projected,
-                gates: &mut *gates,
-                space: &mut *space,
-            };
-            backend.gated_delta(states, LAYER, &op, operands, inputs, out)
-        };
+        layer.set_rows(backend, key.tokens);
+        let mut work = |backend: &mut B| layer.run(backend, (&mut *states, LAYER), inputs);
         let done = backend.pass(&mut self.passes, key, &mut work);
         done.unwrap();
     }
 
     fn read(&mut self, tokens: usize) -> Vec<f32> {
-        let [.., out, logits] = &mut self.tensors;
-        let width = self.shape.value_width();
+        let (out, logits) = (&mut self.layer.tensors.out, &mut self.logits);
+        let width = self.widths.out;
         self.backend.set_rows(out, tokens);
         self.backend.set_rows(logits, tokens);
         self.backend.place_columns(out, logits, 0);

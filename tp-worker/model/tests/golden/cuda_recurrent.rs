@@ -2,12 +2,14 @@
 //! states: prompts, chains and trees, replays, kept copies, and copies of whole states. Passes are
 //! recorded, and repeated with other states and records in every step.
 
-#[path = "cuda_delta/script.rs"]
+#[path = "cuda_recurrent/layer.rs"]
+mod layer;
+#[path = "cuda_recurrent/script.rs"]
 mod script;
-#[path = "cuda_delta/world.rs"]
+#[path = "cuda_recurrent/world.rs"]
 mod world;
 
-use lockstep_backend::DeltaShape;
+use lockstep_backend::{ConvolutionShape, DeltaShape, Recurrence};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions, CpuTensor};
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions};
 use lockstep_collective::Single;
@@ -16,12 +18,19 @@ use script::script;
 use world::World;
 
 /// Heads whose matrices have tiles of 32 columns, of 16, and several of these; and long keys.
-const SHAPES: [DeltaShape; 4] = [
-    shape([2, 4], [16, 32], 4),
-    shape([1, 3], [32, 16], 2),
-    shape([2, 2], [16, 48], 3),
-    shape([1, 2], [128, 64], 4),
+const DELTAS: [Recurrence; 4] = [
+    Recurrence::Delta(shape([2, 4], [16, 32], 4)),
+    Recurrence::Delta(shape([1, 3], [32, 16], 2)),
+    Recurrence::Delta(shape([2, 2], [16, 48], 3)),
+    Recurrence::Delta(shape([1, 2], [128, 64], 4)),
 ];
+/// Convolutions with biases and without.
+const MAMBAS: [Recurrence; 2] = [
+    Recurrence::Mamba2(shape([2, 4], [32, 16], 4)),
+    Recurrence::Mamba2(shape([1, 2], [128, 64], 3)),
+];
+/// Channels whose states are whole units of 16 bytes, and others with biases, of several blocks.
+const CONVOLUTIONS: [Recurrence; 2] = [convolution(48, 3), convolution(261, 2)];
 
 const fn shape(
     [key_heads, value_heads]: [usize; 2],
@@ -35,6 +44,10 @@ const fn shape(
         value_dim,
         taps,
     }
+}
+
+const fn convolution(channels: usize, taps: usize) -> Recurrence {
+    Recurrence::Convolution(ConvolutionShape { channels, taps })
 }
 
 fn gpu(dtype: Dtype, graphs: &[usize]) -> CudaBackend {
@@ -76,11 +89,11 @@ fn bits(values: &[f32], dtype: Dtype) -> Vec<u32> {
 }
 
 /// Runs a script on both devices, and then asks for the output behind each state.
-fn compare(shape: DeltaShape, seed: u64, dtype: Dtype, graphs: &[usize]) {
+fn compare(rule: Recurrence, seed: u64, dtype: Dtype, graphs: &[usize]) {
     let steps = script(seed, 12);
     let _order = lockstep_fake_cuda::order(seed);
-    let mut expected = World::new(cpu(), shape, write);
-    let mut found = World::new(gpu(dtype, graphs), shape, CudaBackend::upload);
+    let mut expected = World::new(cpu(), rule, write);
+    let mut found = World::new(gpu(dtype, graphs), rule, CudaBackend::upload);
     for (number, step) in steps.iter().enumerate() {
         let [expected, found] = [expected.run(step), found.run(step)];
         assert_eq!(found.len(), expected.len());
@@ -88,7 +101,7 @@ fn compare(shape: DeltaShape, seed: u64, dtype: Dtype, graphs: &[usize]) {
             assert_eq!(
                 bits(found, dtype),
                 bits(expected, dtype),
-                "{shape:?}, seed {seed}, step {number}, token {token}: {step:?}"
+                "{rule:?}, seed {seed}, step {number}, token {token}: {step:?}"
             );
             assert!(expected.iter().all(|value| value.is_finite()));
         }
@@ -97,30 +110,39 @@ fn compare(shape: DeltaShape, seed: u64, dtype: Dtype, graphs: &[usize]) {
 
 #[test]
 fn recurrent_layers_have_the_bits_of_processors() {
-    for (seed, shape) in (1..).zip(SHAPES) {
-        compare(shape, seed, Dtype::Float32, &[4, 16, 64]);
+    for (seed, rule) in (1..).zip(DELTAS) {
+        compare(rule, seed, Dtype::Float32, &[4, 16, 64]);
     }
-    compare(SHAPES[0], 11, Dtype::Float32, &[]);
-    compare(SHAPES[2], 12, Dtype::Bfloat16, &[64]);
+    compare(DELTAS[0], 11, Dtype::Float32, &[]);
+    compare(DELTAS[2], 12, Dtype::Bfloat16, &[64]);
+}
+
+#[test]
+fn other_rules_have_the_bits_of_processors() {
+    for (seed, [one, other]) in (21..).zip([MAMBAS, CONVOLUTIONS]) {
+        compare(one, seed, Dtype::Float32, &[4, 16, 64]);
+        compare(other, seed, Dtype::Bfloat16, &[64]);
+    }
+    compare(CONVOLUTIONS[1], 25, Dtype::Float32, &[]);
 }
 
 #[test]
 #[should_panic(expected = "size them by all tiers")]
 fn records_of_the_current_tier_are_too_few_on_gpus_too() {
-    let mut world = World::new(gpu(Dtype::Float32, &[]), SHAPES[0], CudaBackend::upload);
+    let mut world = World::new(gpu(Dtype::Float32, &[]), DELTAS[0], CudaBackend::upload);
     world.run(&script::Step::verifying(script::LIMITS.nodes + 1));
 }
 
 #[test]
 #[should_panic(expected = "rows and copies have states of their own")]
 fn a_copy_is_not_kept_in_a_live_state_on_gpus_either() {
-    let mut world = World::new(gpu(Dtype::Float32, &[]), SHAPES[0], CudaBackend::upload);
+    let mut world = World::new(gpu(Dtype::Float32, &[]), DELTAS[0], CudaBackend::upload);
     world.run(&script::Step::keeping(0));
 }
 
 #[test]
 #[should_panic(expected = "a state that does not exist")]
 fn a_state_beyond_the_last_is_refused_on_gpus_too() {
-    let mut world = World::new(gpu(Dtype::Float32, &[]), SHAPES[0], CudaBackend::upload);
+    let mut world = World::new(gpu(Dtype::Float32, &[]), DELTAS[0], CudaBackend::upload);
     world.run(&script::Step::keeping(script::LIMITS.states as u32));
 }
