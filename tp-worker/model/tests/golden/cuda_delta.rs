@@ -17,25 +17,11 @@ use world::World;
 
 /// Heads whose matrices have tiles of 32 columns, of 16, and several of these; and long keys.
 const SHAPES: [DeltaShape; 4] = [
-    shape([2, 4], [16, 32], 4),
-    shape([1, 3], [32, 16], 2),
-    shape([2, 2], [16, 48], 3),
-    shape([1, 2], [128, 64], 4),
+    DeltaShape::new([2, 4], [16, 32], 4),
+    DeltaShape::new([1, 3], [32, 16], 2),
+    DeltaShape::new([2, 2], [16, 48], 3),
+    DeltaShape::new([1, 2], [128, 64], 4),
 ];
-
-const fn shape(
-    [key_heads, value_heads]: [usize; 2],
-    [key_dim, value_dim]: [usize; 2],
-    taps: usize,
-) -> DeltaShape {
-    DeltaShape {
-        key_heads,
-        value_heads,
-        key_dim,
-        value_dim,
-        taps,
-    }
-}
 
 fn gpu(dtype: Dtype, graphs: &[usize]) -> CudaBackend {
     let options = CudaOptions {

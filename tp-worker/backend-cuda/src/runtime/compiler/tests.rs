@@ -36,24 +36,10 @@ const LATENTS: [[usize; 3]; 3] = [[16, 576, 512], [32, 320, 256], [3, 24, 18]];
 
 /// Heads of recurrent layers: Qwen 3.5's, a small model's, the widest.
 const DELTAS: [DeltaShape; 3] = [
-    delta([16, 32], [128, 128], 4),
-    delta([2, 4], [16, 48], 2),
-    delta([1, 1], [256, 256], 8),
+    DeltaShape::new([16, 32], [128, 128], 4),
+    DeltaShape::new([2, 4], [16, 48], 2),
+    DeltaShape::new([1, 1], [256, 256], 8),
 ];
-
-const fn delta(
-    [key_heads, value_heads]: [usize; 2],
-    [key_dim, value_dim]: [usize; 2],
-    taps: usize,
-) -> DeltaShape {
-    DeltaShape {
-        key_heads,
-        value_heads,
-        key_dim,
-        value_dim,
-        taps,
-    }
-}
 
 /// The compiler's log, with its report on registers and memory, and the seconds it took.
 fn compiled(architecture: &str, source: &Source, defines: &Defines) -> (String, f64) {
