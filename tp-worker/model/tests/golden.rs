@@ -409,10 +409,12 @@ fn cpu_backend_in_float32() {
 /// which we keep in f32.
 #[test]
 fn cpu_backend_in_bfloat16() {
-    for (name, case) in cases() {
+    for (number, (name, case)) in cases().enumerate() {
         let texts = texts(&case.golden);
         let reference = case.golden.bf16_max_logit_error;
-        for tp_size in [1, 2, 4] {
+        for (place, tp_size) in [1, 2, 4].into_iter().enumerate() {
+            // What is emulated is slow, and no rank has other columns than those of some model.
+            let emulates = number % 3 == place;
             let feed = Feed {
                 tp_size,
                 ..Feed::plain(KvCacheDtype::Bfloat16)
@@ -421,11 +423,11 @@ fn cpu_backend_in_bfloat16() {
                 let factory = on(isa, Dtype::Bfloat16);
                 logits(&case.model, &factory, feed, &texts)
             };
-            let found: Vec<_> = kernels().map(run).collect();
+            let found: Vec<_> = kernels().take(1 + usize::from(emulates)).map(run).collect();
             for found in &found {
                 check(name, &case.golden, found, reference, 2.0 * reference);
             }
-            if Isa::detect() == Isa::Amx {
+            if Isa::detect() == Isa::Amx && emulates {
                 assert!(
                     found[0] == found[1],
                     "{name}: tiles are not what is emulated"
@@ -492,7 +494,7 @@ fn check_rounded(name: &str, case: &Case, format: Quantization, feed: Feed, limi
 /// Chunk size, page size and other texts in a pass change no bit.
 #[test]
 fn chunked_and_batched_runs_are_bit_identical() {
-    for (name, case) in distinct() {
+    for (number, (name, case)) in distinct().enumerate() {
         let texts = texts(&case.golden);
         let formats = [
             (KvCacheDtype::Float32, Dtype::Float32, Quantization::None),
@@ -501,7 +503,8 @@ fn chunked_and_batched_runs_are_bit_identical() {
             (KvCacheDtype::Bfloat16, Dtype::Bfloat16, Quantization::Int4),
         ];
         let chosen = formats.map(|format| (None, format));
-        let emulated = kernels().skip(1).map(|isa| (isa, formats[1]));
+        let emulated = kernels().skip(1).filter(|_| number % 4 == 0);
+        let emulated = emulated.map(|isa| (isa, formats[1]));
         for (isa, (dtype, compute, weights)) in chosen.into_iter().chain(emulated) {
             let dtype = match dtype {
                 KvCacheDtype::Int8 if case.has_latents() => KvCacheDtype::Bfloat16,
