@@ -126,14 +126,12 @@ impl Model {
             pair: layer.mixer.operations_per_pair() as f64,
         };
         let layers = model.layers.iter().map(|layer| parameters(model, layer));
-        let mixers = model.layers.iter().map(|layer| &layer.mixer);
-        let recurrences = mixers.map(Mixer::recurrence_operations);
         Self {
             arithmetics: arithmetics(config),
             weights: weight_bytes.saturating_sub(looked_up) as f64,
             experts: experts(model, memory.as_ref()),
             layers: layers.sum::<usize>() as f64,
-            recurrences: recurrences.sum::<usize>() as f64,
+            recurrences: recurrences(model) as f64,
             head: table as f64,
             attention: model.layers.iter().map(attention).collect(),
             state: model.state_and_record_bytes(1)[0] as f64,
@@ -250,6 +248,12 @@ fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
         (WeightFormat::Float | WeightFormat::Mxfp4, Dtype::Float32)
         | (WeightFormat::Float32 | WeightFormat::Fp8 { .. }, _) => &[Arithmetic::F32Fma],
     }
+}
+
+/// Operations of a token in the recurrences of all layers.
+fn recurrences(model: &ModelConfig) -> usize {
+    let mixers = model.layers.iter().map(|layer| &layer.mixer);
+    mixers.map(Mixer::recurrence_operations).sum()
 }
 
 /// Parameters of a layer that a token is multiplied with.

@@ -49,7 +49,7 @@ pub(super) struct Shim {
     /// than most kernels do. It is empty if the compiler makes none; the compiler then reads the
     /// headers each time, and also if the precompiled ones are of no use, say of another version.
     pub(super) headers: PathBuf,
-    /// What all modules have in common, as an object to link.
+    /// Object with what all modules have in common, to link.
     pub(super) runtime: PathBuf,
 }
 
