@@ -125,12 +125,11 @@ impl Model {
             kv: cached(&layer.mixer) as f64,
             pair: layer.mixer.operations_per_pair() as f64,
         };
-        let layers = model.layers.iter().map(|layer| parameters(model, layer));
         Self {
             arithmetics: arithmetics(config),
             weights: weight_bytes.saturating_sub(looked_up) as f64,
             experts: experts(model, memory.as_ref()),
-            layers: layers.sum::<usize>() as f64,
+            layers: parameters(model) as f64,
             recurrences: recurrences(model) as f64,
             head: table as f64,
             attention: model.layers.iter().map(attention).collect(),
@@ -256,10 +255,11 @@ fn recurrences(model: &ModelConfig) -> usize {
     mixers.map(Mixer::recurrence_operations).sum()
 }
 
-/// Parameters of a layer that a token is multiplied with.
-fn parameters(model: &ModelConfig, layer: &LayerSpec) -> usize {
+/// Parameters of all layers that a token is multiplied with.
+fn parameters(model: &ModelConfig) -> usize {
     let hidden = model.hidden_size;
-    layer.mixer.elements(hidden) + hidden * layer.mlp.active_rows()
+    let of = |layer: &LayerSpec| layer.mixer.elements(hidden) + hidden * layer.mlp.active_rows();
+    model.layers.iter().map(of).sum()
 }
 
 #[cfg(test)]
