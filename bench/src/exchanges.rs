@@ -144,12 +144,18 @@ fn measure(
         "--requests {requests} leaves some of {} DP ranks without work",
         ranks.dp_size
     );
-    let (heads, sharing) = (model.common_heads(), ranks.tp_size / ranks.dp_size);
+    let sharing = ranks.tp_size / ranks.dp_size;
+    let undivided = model.undivided_heads(sharing).into_iter();
+    let undivided: Vec<_> = undivided
+        .map(|(heads, name)| format!("{heads} {name}"))
+        .collect();
     require!(
-        heads.is_multiple_of(sharing),
-        "--ranks {}/{}: the model's {heads} attention heads can't be divided among {sharing} ranks",
+        undivided.is_empty(),
+        "--ranks {}/{}: the model's {} can't be divided among {sharing} ranks. Numbers that work: {:?}",
         ranks.tp_size,
-        ranks.dp_size
+        ranks.dp_size,
+        undivided.join(" and "),
+        model.head_splits()
     );
     let steps: Vec<Step> = (0..ranks.tp_size)
         .map(|rank| Step::new(model, rank, ranks, requests, args.drafts))

@@ -1,5 +1,6 @@
 //! A model's description.
 
+mod heads;
 mod latent;
 mod mixer;
 mod mlp;
@@ -290,19 +291,6 @@ impl ModelConfig {
             | Mixer::ShortConvolution(_)
             | Mixer::None => None,
         })
-    }
-
-    /// Returns the largest number of ranks that can divide the heads of every layer, as
-    /// [`Mixer::heads`] counts them.
-    pub fn common_heads(&self) -> usize {
-        let divisor = |mut a: usize, mut b: usize| {
-            while b > 0 {
-                (a, b) = (b, a % b);
-            }
-            a
-        };
-        let heads = self.layers.iter().map(|layer| layer.mixer.heads());
-        heads.fold(0, divisor)
     }
 
     /// Returns the least number of columns of an MLP that all ranks divide. Experts that are split

@@ -3,7 +3,7 @@
 use crate::{Finding, Tree};
 
 /// Endings of files that are written by hand.
-const OURS: [&str; 14] = [
+const OURS: [&str; 15] = [
     ".rs",
     ".cu",
     ".cuh",
@@ -17,6 +17,7 @@ const OURS: [&str; 14] = [
     ".yaml",
     "Containerfile",
     ".ci/run",
+    ".ci/lanes",
     ".gitignore",
 ];
 

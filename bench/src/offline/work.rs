@@ -17,6 +17,8 @@ pub struct Model {
     experts: Vec<Experts>,
     /// Parameters of the matrices that every token is multiplied with.
     layers: f64,
+    /// Operations of a token in recurrences.
+    recurrences: f64,
     /// Parameters of the output head, for tokens whose logits are wanted.
     head: f64,
     /// Attention of all layers.
@@ -123,12 +125,12 @@ impl Model {
             kv: cached(&layer.mixer) as f64,
             pair: layer.mixer.operations_per_pair() as f64,
         };
-        let layers = model.layers.iter().map(|layer| parameters(model, layer));
         Self {
             arithmetics: arithmetics(config),
             weights: weight_bytes.saturating_sub(looked_up) as f64,
             experts: experts(model, memory.as_ref()),
-            layers: layers.sum::<usize>() as f64,
+            layers: parameters(model) as f64,
+            recurrences: recurrences(model) as f64,
             head: table as f64,
             attention: model.layers.iter().map(attention).collect(),
             state: model.state_and_record_bytes(1)[0] as f64,
@@ -160,8 +162,8 @@ impl Model {
     }
 
     /// Work of taking in a prompt and putting out its first token. Weights are read once per
-    /// chunk, and each token attends to the tokens before it. Operations of recurrences are left
-    /// out: they are few beside those of products, but run at another rate.
+    /// chunk, and each token attends to the tokens before it. Operations of recurrences count like
+    /// those of products, which no device does more slowly, so that the share is never too high.
     pub fn prefill(&self, tokens: usize) -> Work {
         let weights = (0..tokens)
             .step_by(self.chunk)
@@ -178,7 +180,9 @@ impl Model {
         let states = 2.0 * self.state * starts.count() as f64;
         Work {
             bytes: weights + cached + states,
-            operations: 2.0 * (self.layers * tokens as f64 + self.head) + pairs,
+            operations: 2.0 * (self.layers * tokens as f64 + self.head)
+                + self.recurrences * tokens as f64
+                + pairs,
         }
     }
 
@@ -196,8 +200,13 @@ impl Model {
         }
         Work {
             bytes: rounds * (weights + batch * 2.0 * self.state) + batch * read,
-            operations: batch * (rounds * 2.0 * (self.layers + self.head) + scored),
+            operations: batch * (rounds * self.of_token() + scored),
         }
+    }
+
+    /// Operations of a token whose logits are wanted, without attention.
+    fn of_token(&self) -> f64 {
+        2.0 * (self.layers + self.head) + self.recurrences
     }
 }
 
@@ -240,10 +249,17 @@ fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
     }
 }
 
-/// Parameters of a layer that a token is multiplied with.
-fn parameters(model: &ModelConfig, layer: &LayerSpec) -> usize {
+/// Operations of a token in the recurrences of all layers.
+fn recurrences(model: &ModelConfig) -> usize {
+    let mixers = model.layers.iter().map(|layer| &layer.mixer);
+    mixers.map(Mixer::recurrence_operations).sum()
+}
+
+/// Parameters of all layers that a token is multiplied with.
+fn parameters(model: &ModelConfig) -> usize {
     let hidden = model.hidden_size;
-    layer.mixer.elements(hidden) + hidden * layer.mlp.active_rows()
+    let of = |layer: &LayerSpec| layer.mixer.elements(hidden) + hidden * layer.mlp.active_rows();
+    model.layers.iter().map(of).sum()
 }
 
 #[cfg(test)]
@@ -251,19 +267,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_step_reads_and_writes_a_state_of_each_request() {
+    fn recurrences_count_each_tokens_operations_and_each_steps_states() {
         let model = Model {
             arithmetics: &[Arithmetic::F32Fma],
             weights: 500.0,
             experts: Vec::new(),
             layers: 400.0,
+            recurrences: 70.0,
             head: 50.0,
             attention: Vec::new(),
             state: 5.0,
             chunk: 4,
         };
-        assert_eq!(model.decode(2, 0, 3).bytes, 3.0 * (500.0 + 2.0 * 10.0));
-        assert_eq!(model.prefill(9).bytes, 3.0 * (500.0 + 10.0));
+        let steps = Work {
+            bytes: 3.0 * (500.0 + 2.0 * 10.0),
+            operations: 2.0 * 3.0 * (2.0 * 450.0 + 70.0),
+        };
+        assert_eq!(model.decode(2, 0, 3), steps);
+        let prompt = Work {
+            bytes: 3.0 * (500.0 + 10.0),
+            operations: 9.0 * (2.0 * 400.0 + 70.0) + 2.0 * 50.0,
+        };
+        assert_eq!(model.prefill(9), prompt);
     }
 
     #[test]
@@ -273,6 +298,7 @@ mod tests {
             weights: 1000.0,
             experts: Vec::new(),
             layers: 400.0,
+            recurrences: 0.0,
             head: 50.0,
             attention: vec![Attention {
                 window: usize::MAX,

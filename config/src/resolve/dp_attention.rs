@@ -62,14 +62,12 @@ pub(super) fn check_split(
     dp_size: usize,
     ep_size: usize,
 ) -> Result<(), ConfigError> {
-    let heads = model.common_heads();
     let most = model.most_ranks(ep_size);
-    let divided = heads.is_multiple_of(tp_size / dp_size);
-    if divided && tp_size <= most {
+    let undivided = model.undivided_heads(tp_size / dp_size);
+    if undivided.is_empty() && tp_size <= most {
         return Ok(());
     }
-    let divides = |size: &usize| heads.is_multiple_of(*size);
-    let works = (1..=heads).filter(divides).map(|size| size * dp_size);
+    let works = model.head_splits().into_iter().map(|size| size * dp_size);
     let works: Vec<_> = works.filter(|size| *size <= most).collect();
     let (among, with) = match dp_size {
         1 => (String::new(), String::new()),
@@ -81,9 +79,13 @@ pub(super) fn check_split(
     Err(ConfigError::value(
         "--tp-size",
         tp_size,
-        match divided {
-            false => format!("the model's {heads} attention heads cannot be split so{among}"),
-            true => format!("the model's MLP or vocabulary has {most} rows, fewer than ranks"),
+        match undivided.as_slice() {
+            [] => format!("the model's MLP or vocabulary has {most} rows, fewer than ranks"),
+            all => {
+                let each = all.iter().map(|(heads, name)| format!("{heads} {name}"));
+                let each = each.collect::<Vec<_>>().join(" and ");
+                format!("the model's {each} cannot be split so{among}")
+            }
         },
         format!("Sizes that work{with}: {}", list(&works)),
     ))

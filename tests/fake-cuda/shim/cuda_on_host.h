@@ -15,7 +15,7 @@
 // Under -fsanitize=thread every CUDA thread is a thread to the sanitizer;
 // under -fsanitize=address every access is checked.
 //
-// A kernel is compiled with this header in front of it and needs no change, but
+// A kernel is compiled with this header in front of it, linked to runtime.cpp, and needs no change, but
 // for what CUDA itself writes in PTX: those few operations are functions of the
 // same name here and in the kernels' own header, which tells the two apart by
 // CUDA_ON_HOST:
@@ -49,6 +49,4 @@
 #include "tensor_core.h"
 #include "async_copy.h"
 #include "programmatic.h"
-#include "run_block.h"
-#include "early.h"
 #include "launch.h"

@@ -1,7 +1,6 @@
 // Blocks that begin before their launch's turn, while earlier work is not done.
 #pragma once
 
-#include "programmatic.h"
 #include "run_block.h"
 
 namespace cuda_on_host {
@@ -63,7 +62,7 @@ inline void restore_shared(const Early& e, size_t dynamic) {
     copy_unchecked(e.b.dynamic, e.shared.data() + fixed, dynamic);
 }
 
-inline void abandon(Begun* begun) {
+void abandon(Begun* begun) {
     Own own;
     for (auto& e : begun->blocks) {
         if (e->b.held > 0) e->kept->ready = 0;  // its threads wait for ever
@@ -75,7 +74,7 @@ inline void abandon(Begun* begun) {
 constexpr size_t MOST_EARLY = 3;        // blocks of a launch
 
 // Runs some blocks up to their waits.
-inline Begun* begin(const char* kernel, void (*body)(void**), const Asked& asked, Outcome* outcome) {
+Begun* begin(const char* kernel, void (*body)(void**), const Asked& asked, Outcome* outcome) {
     Own own;
     Watch watch;
     Begun* begun = new Begun;

@@ -7,6 +7,7 @@
 // `*from`, and goes on where the stack `to` was left.
 extern "C" __attribute__((visibility("hidden"))) void cuda_on_host_switch(void** from, void* to);
 
+#ifdef CUDA_ON_HOST_RUNTIME
 #if defined(__x86_64__)
 asm(R"(.pushsection .text
 .type cuda_on_host_switch,@function
@@ -62,6 +63,7 @@ cuda_on_host_switch:
 .popsection)");
 #else
 #error "fibers are written for x86-64 and aarch64"
+#endif
 #endif
 
 namespace cuda_on_host {

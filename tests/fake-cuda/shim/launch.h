@@ -1,9 +1,12 @@
 // From a kernel's name and parameters to its blocks.
 #pragma once
 
-#include "early.h"
+#include "block.h"
 
 namespace cuda_on_host {
+
+struct Asked;           // a launch: see run_block.h
+struct Begun;           // blocks that have begun before its turn: see early.h
 
 // What a module offers under "cuda_on_host_NAME". Shared with the fake driver.
 struct Kernel {
@@ -15,32 +18,10 @@ struct Kernel {
     const unsigned* sizes;          // of the parameters, in bytes
 };
 
-inline void launch(const char* kernel, void (*body)(void**), const Asked& asked, Begun* begun, Outcome* outcome) {
-    Own own;
-    Watch watch;
-    Dynamic room(asked.dynamic);
-    Block b = block_of(kernel, body, asked, room.at, outcome);
-    acquire(asked.clock);
-    static Kept& kept = *new Kept;
-    take_threads(b, kept);
-    std::vector<size_t> order(blocks_of(asked));
-    for (size_t i = 0; i < order.size(); i++) order[i] = i;
-    b.shuffle(order);
-    for (size_t at : order) {
-        if (begun && go_on_with(*begun, at, asked, outcome)) {
-            if (outcome->code != SUCCESS) break;
-            continue;
-        }
-        begin_block(b, index_of(asked, at), asked.dynamic);
-        run_block(b);
-        check_waited(b, asked);
-        if (outcome->code != SUCCESS) break;
-    }
-    // Threads of a launch that failed wait for ever.
-    if (outcome->code != SUCCESS) kept.ready = 0;
-    if (begun) abandon(begun);
-    release(asked.clock);
-}
+// Of the runtime: early.h and runtime.cpp.
+Begun* begin(const char* kernel, void (*body)(void**), const Asked& asked, Outcome* outcome);
+void abandon(Begun* begun);
+void launch(const char* kernel, void (*body)(void**), const Asked& asked, Begun* begun, Outcome* outcome);
 
 // A kernel's parameters, by its type.
 template <class> struct Parameters;

@@ -10,34 +10,14 @@
 
 #include "block.h"
 
+namespace cuda_on_host {
+
+// Of the runtime, in schedule.h.
+void wait_for_earlier_work(Place place);
+
+} // namespace cuda_on_host
+
 inline void griddepcontrol_launch_dependents() {}
 
 // Behind it, all work before this launch is done and seen.
-inline void griddepcontrol_wait(CUDA_ON_HOST_CALL) {
-    using namespace cuda_on_host;
-    Own own;
-    Block& b = *block;
-    b.waited = true;
-    if (b.early) {
-        Thread& thread = here();
-        thread.wait = Wait::GRID;
-        thread.place = {file, line};
-        b.warp->ready &= ~(1u << lane_of(thread));
-        b.held++;
-        cuda_on_host::pause();
-        thread.wait = Wait::NOTHING;
-    }
-    acquire(&b.done_before);
-}
-
-namespace cuda_on_host {
-
-// Lets those go on who wait for earlier work.
-inline void end_waits(Block& b) {
-    b.early = false;
-    b.held = 0;
-    for (const Thread& thread : b.threads)
-        if (thread.wait == Wait::GRID) b.warps[thread.number / 32].ready |= 1u << lane_of(thread);
-}
-
-} // namespace cuda_on_host
+inline void griddepcontrol_wait(CUDA_ON_HOST_CALL) { cuda_on_host::wait_for_earlier_work({file, line}); }

@@ -1,8 +1,9 @@
 // One block of a launch: its memory, its threads, and its way from begin to end.
 #pragma once
 
-#include "async_copy.h"
-#include "warp.h"
+#include "copies.h"
+#include "launch.h"
+#include "meetings.h"
 
 // Where all `__shared__` arrays lie, if there are any.
 extern "C" __attribute__((weak, visibility("hidden"))) unsigned char __start_cuda_shared[];

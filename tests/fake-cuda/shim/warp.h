@@ -18,43 +18,12 @@ struct Meeting {
     template <class T> T& of(unsigned lane) { return ((T*)brought)[lane]; }
 };
 
-inline bool complete(const Meeting& meeting, const Warp& warp) {
-    return (meeting.mask & warp.live & ~meeting.came) == 0;
-}
+// Of the runtime, in meetings.h.
 
-// Lets those go on who wait for a meeting, where nobody has to come any more.
-inline bool let_go_on(Meeting& meeting, Warp& warp) {
-    if (!complete(meeting, warp)) return false;
-    warp.ready |= meeting.waiting;
-    meeting.waiting = 0;
-    return true;
-}
-
-// A lane that returns comes to no meeting.
-inline void leave_warp(Warp& warp, unsigned lane) {
-    warp.live &= ~(1u << lane);
-    warp.ready &= ~(1u << lane);
-    for (auto& meeting : warp.meetings)
-        if (meeting->waiting) let_go_on(*meeting, warp);
-}
-
-// The meeting under `mask` that the lane has not been to, or a new one.
-inline Meeting& meeting_of(Warp& warp, unsigned mask, unsigned lane, Place place) {
-    Meeting* free = nullptr;
-    for (auto& each : warp.meetings) {
-        if (each->mask == mask && !each->closed && !(each->came >> lane & 1)) return *each;
-        if (each->mask == 0) free = each.get();
-    }
-    if (!free) {
-        warp.meetings.push_back(std::make_unique<Meeting>());
-        free = warp.meetings.back().get();
-    }
-    free->mask = mask;
-    free->came = free->left = 0;
-    free->closed = false;
-    free->place = place;
-    return *free;
-}
+// The meeting at `place` of the lanes of `mask`, to which the lane that runs may bring something.
+Meeting& come_to(Place place, unsigned mask);
+// Returns when all have come; the first to go on does `once`.
+void wait_for_all(Meeting& meeting, Place place, void (*once)(Meeting&));
 
 // What lanes have brought to a meeting.
 template <class T> struct Brought {
@@ -71,33 +40,10 @@ inline auto meet(Place place, unsigned mask, const T& mine, Read&& read, void (*
     Own own;
     static_assert(32 * sizeof(T) <= sizeof Meeting::brought, "a lane brings 64 bytes at most");
     static_assert(std::is_trivially_copyable_v<T>, "lanes bring bytes");
-    Thread& thread = here();
-    Warp& warp = *block->warp;
-    const unsigned lane = lane_of(thread);
-    if (!(mask >> lane & 1)) {
-        note(LAUNCH_FAILED, "lane %u is not in its own mask %08x at %s:%d", lane, mask, place.file, place.line);
-        give_up();
-    }
-    Meeting& meeting = meeting_of(warp, mask, lane, place);
-    if (!(meeting.place == place)) {
-        note(LAUNCH_FAILED, "lanes of a warp meet at different places, %s:%d and %s:%d", meeting.place.file,
-             meeting.place.line, place.file, place.line);
-        give_up();
-    }
+    const unsigned lane = lane_of(here());
+    Meeting& meeting = come_to(place, mask);
     memcpy(&meeting.of<T>(lane), &mine, sizeof(T));
-    meeting.came |= 1u << lane;
-    release(&meeting);
-    thread.place = place;
-    if (!let_go_on(meeting, warp)) {
-        meeting.waiting |= 1u << lane;
-        warp.ready &= ~(1u << lane);
-        thread.wait = Wait::WARP;
-        pause();
-        thread.wait = Wait::NOTHING;
-    }
-    acquire(&meeting);
-    if (once && !meeting.closed) once(meeting);
-    meeting.closed = true;
+    wait_for_all(meeting, place, once);
     auto result = read(Brought<T>{meeting});
     meeting.left |= 1u << lane;
     if (meeting.left == meeting.came) meeting.mask = 0;

@@ -26,8 +26,8 @@
 //!   ranks.
 //!
 //! Kernels are CUDA C++. The machine's C++ compiler makes shared objects of them, with
-//! `shim/cuda_on_host.h` in front, which runs a fiber per thread. CUDA's errors are numbers;
-//! `cuGetErrorString` tells the reason of an error.
+//! `shim/cuda_on_host.h` in front, and `shim/runtime.cpp`, which runs a fiber per thread, behind.
+//! CUDA's errors are numbers; `cuGetErrorString` tells the reason of an error.
 //!
 //! | Variable | Meaning | Default |
 //! |---|---|---|

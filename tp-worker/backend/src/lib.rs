@@ -27,6 +27,8 @@ mod recurrent;
 mod shape;
 mod state_rules;
 mod states;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tree_size;
 mod weights;
 mod world;

@@ -142,6 +142,22 @@ pub struct DeltaShape {
 }
 
 impl DeltaShape {
+    /// Returns the shape of these numbers of heads of keys and of values, with heads of these
+    /// widths.
+    pub const fn new(
+        [key_heads, value_heads]: [usize; 2],
+        [key_dim, value_dim]: [usize; 2],
+        taps: usize,
+    ) -> Self {
+        Self {
+            key_heads,
+            value_heads,
+            key_dim,
+            value_dim,
+            taps,
+        }
+    }
+
     /// Returns the heads of one of `ranks` ranks that split those of `spec`.
     pub fn of(spec: &GatedDeltaSpec, ranks: usize) -> Self {
         Self {

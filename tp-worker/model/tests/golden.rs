@@ -195,14 +195,53 @@ const CASES: [&str; 67] = [
     "mistral4",
 ];
 
+/// Cases whose layers compute what those of other cases compute. They differ in names, files or
+/// classes, in the rotary table, or in the type of the checkpoint's floats.
+const ALIKE: [&str; 18] = [
+    "llama3_rope_new_config",
+    "llama_f16",
+    "llama_f32",
+    "llama_linear_rope",
+    "llama_sharded",
+    "llava",
+    "mistral",
+    "phi3",
+    "phi3_window",
+    "phi3_longrope_short",
+    "qwen2_5_vl",
+    "qwen3_untied",
+    "qwen3_windows",
+    "gemma3_old_config",
+    "gemma3_wrapped",
+    "gemma4_wrapped",
+    "gemma4_per_layer_wrapped",
+    "qwen3_5_moe_wrapped",
+];
+
+/// Reads the cases that are not [`ALIKE`], for tests of how layers compute. What is alike is read
+/// and split by the gates of [`cases`].
+fn distinct() -> impl Iterator<Item = (&'static str, Case)> {
+    let names = CASES.into_iter().filter(|name| !ALIKE.contains(name));
+    names.map(|name| (name, case(name)))
+}
+
 fn cases() -> impl Iterator<Item = (&'static str, Case)> {
-    CASES.into_iter().map(|name| {
-        let folder = fixture(name);
-        let model = lockstep_model_folder::load(&folder).unwrap();
-        let text = fs::read(folder.join("golden.json")).unwrap();
-        let golden = serde_json::from_slice(&text).unwrap();
-        (name, Case { model, golden })
-    })
+    CASES.into_iter().map(|name| (name, case(name)))
+}
+
+/// Reads a case.
+fn case(name: &str) -> Case {
+    let folder = fixture(name);
+    let text = fs::read(folder.join("golden.json")).unwrap();
+    Case {
+        model: lockstep_model_folder::load(&folder).unwrap(),
+        golden: serde_json::from_slice(&text).unwrap(),
+    }
+}
+
+/// Reads some cases. Reading all takes longer than most tests.
+fn named(names: &[&'static str]) -> impl Iterator<Item = (&'static str, Case)> {
+    names.iter().map(|name| (*name, case(name)))
 }
 
 /// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats.
@@ -326,7 +365,7 @@ fn check(name: &str, golden: &Golden, logits: &[Vec<Vec<f32>>], tolerance: f32, 
 
 #[test]
 fn naive_backend_in_float32() {
-    for (name, case) in cases() {
+    for (name, case) in distinct() {
         let texts = texts(&case.golden);
         for tp_size in [1, 2] {
             let feed = Feed {
@@ -358,10 +397,12 @@ fn cpu_backend_in_float32() {
 /// which we keep in f32.
 #[test]
 fn cpu_backend_in_bfloat16() {
-    for (name, case) in cases() {
+    for (number, (name, case)) in cases().enumerate() {
         let texts = texts(&case.golden);
         let reference = case.golden.bf16_max_logit_error;
-        for tp_size in [1, 2, 4] {
+        for (place, tp_size) in [1, 2, 4].into_iter().enumerate() {
+            // What is emulated is slow, and no rank has other columns than those of some model.
+            let emulates = number % 3 == place;
             let feed = Feed {
                 tp_size,
                 ..Feed::plain(KvCacheDtype::Bfloat16)
@@ -370,11 +411,11 @@ fn cpu_backend_in_bfloat16() {
                 let factory = on(isa, Dtype::Bfloat16);
                 logits(&case.model, &factory, feed, &texts)
             };
-            let found: Vec<_> = kernels().map(run).collect();
+            let found: Vec<_> = kernels().take(1 + usize::from(emulates)).map(run).collect();
             for found in &found {
                 check(name, &case.golden, found, reference, 2.0 * reference);
             }
-            if Isa::detect() == Isa::Amx {
+            if Isa::detect() == Isa::Amx && emulates {
                 assert!(
                     found[0] == found[1],
                     "{name}: tiles are not what is emulated"
@@ -409,7 +450,7 @@ fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
 #[test]
 fn quantized_weights_stay_near_the_reference() {
     for (format, limit) in [(Quantization::Int8, 0.05), (Quantization::Int4, 0.4)] {
-        for (name, case) in cases() {
+        for (name, case) in distinct() {
             let products = case.has_short_convolutions();
             let limit = match (case.is_mixture() || products, case.norms_outputs()) {
                 (true, _) => 2.0 * limit,
@@ -441,7 +482,7 @@ fn check_rounded(name: &str, case: &Case, format: Quantization, feed: Feed, limi
 /// Chunk size, page size and other texts in a pass change no bit.
 #[test]
 fn chunked_and_batched_runs_are_bit_identical() {
-    for (name, case) in cases() {
+    for (number, (name, case)) in distinct().enumerate() {
         let texts = texts(&case.golden);
         let formats = [
             (KvCacheDtype::Float32, Dtype::Float32, Quantization::None),
@@ -450,7 +491,8 @@ fn chunked_and_batched_runs_are_bit_identical() {
             (KvCacheDtype::Bfloat16, Dtype::Bfloat16, Quantization::Int4),
         ];
         let chosen = formats.map(|format| (None, format));
-        let emulated = kernels().skip(1).map(|isa| (isa, formats[1]));
+        let emulated = kernels().skip(1).filter(|_| number % 4 == 0);
+        let emulated = emulated.map(|isa| (isa, formats[1]));
         for (isa, (dtype, compute, weights)) in chosen.into_iter().chain(emulated) {
             let dtype = match dtype {
                 KvCacheDtype::Int8 if case.has_latents() => KvCacheDtype::Bfloat16,

@@ -104,6 +104,18 @@ impl Mixer {
             Self::GatedDelta(_) | Self::Mamba2(_) | Self::ShortConvolution(_) | Self::None => 0,
         }
     }
+
+    /// Returns the multiplications and additions of a token in a recurrence: those of its
+    /// convolution and of its state, without projections, activations and norms. It is 0 for a
+    /// mixer that has none.
+    pub fn recurrence_operations(&self) -> usize {
+        match self {
+            Self::GatedDelta(own) => own.operations(),
+            Self::Mamba2(own) => own.operations(),
+            Self::ShortConvolution(own) => own.operations(),
+            Self::Attention(_) | Self::LatentAttention(_) | Self::None => 0,
+        }
+    }
 }
 
 /// Grouped-query attention (Ainslie et al., arXiv:2305.13245) with rotary positions.

@@ -51,3 +51,43 @@ fn the_divisor_of_the_stream_stays_near_one() {
         (1e-7, None)
     );
 }
+
+#[test]
+fn recurrences_count_their_convolution_and_their_state() {
+    let delta = GatedDeltaSpec {
+        key_heads: 1,
+        value_heads: 2,
+        key_dim: 16,
+        value_dim: 32,
+        taps: 4,
+        names: GatedDeltaNames::default(),
+    };
+    let mamba = Mamba2Spec {
+        heads: 2,
+        head_dim: 16,
+        groups: 1,
+        state_dim: 32,
+        taps: 3,
+        convolution_bias: true,
+        bias: false,
+        names: Mamba2Names::below("mamba."),
+    };
+    let short = ShortConvolutionSpec {
+        channels: 10,
+        taps: 3,
+        bias: false,
+        names: ShortConvolutionNames::default(),
+    };
+    let attention = Mixer::Attention(crate::AttentionSpec::dense(4, 2, 8));
+    for (mixer, operations) in [
+        // 96 channels, and 1024 elements of a state.
+        (Mixer::GatedDelta(delta), 2 * 4 * 96 + 7 * 1024),
+        // 96 channels, and 1024 elements of a state.
+        (Mixer::Mamba2(mamba), 2 * 3 * 96 + 5 * 1024),
+        (Mixer::ShortConvolution(short), 2 * 3 * 10 + 2 * 10),
+        (attention, 0),
+        (Mixer::None, 0),
+    ] {
+        assert_eq!(mixer.recurrence_operations(), operations, "{mixer:?}");
+    }
+}

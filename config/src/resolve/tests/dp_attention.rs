@@ -1,8 +1,11 @@
 //! Data-parallel attention.
 
+use std::fs;
+use std::path::Path;
+
 use lockstep_adaptive::AdaptiveConfig;
 use lockstep_types::{ConfigError, DeviceKind, EngineConfig, Footprint as _};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::Hardware;
 use crate::testing::{
@@ -126,6 +129,41 @@ fn what_is_no_dp_attention_is_refused_with_a_remedy() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("here: 2, 4."), "{error}");
+}
+
+/// Layers of one model may have other heads, so errors name those that do not divide.
+#[test]
+fn heads_of_the_layers_that_do_not_divide_are_named() {
+    let fixture = "../tests/fixtures/architectures/granite_hybrid_moe/config.json";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(fixture);
+    let hybrid = fs::read_to_string(path).expect("a fixture");
+    let hybrid: Value = serde_json::from_str(&hybrid).expect("JSON");
+    // 8 heads of Mamba-2.
+    for (heads, line, named) in [
+        (4, "--tp 3", "8 Mamba-2 heads and 4 attention heads cannot"),
+        (4, "--tp 8", "the model's 4 attention heads cannot"),
+        (16, "--tp 16", "the model's 8 Mamba-2 heads cannot"),
+    ] {
+        let model = folder(
+            &with(hybrid.clone(), &json!({"num_attention_heads": heads})),
+            None,
+        );
+        let error = resolve_model(line, model.path(), &machine()).expect_err(line);
+        let (error, most) = (
+            error.to_string(),
+            if heads == 4 {
+                "1, 2, 4."
+            } else {
+                "1, 2, 4, 8."
+            },
+        );
+        for named in [named, most] {
+            assert!(
+                error.contains(named),
+                "{line}: {named:?} is not in: {error}"
+            );
+        }
+    }
 }
 
 /// A GPU that was not asked for is left alone.

@@ -55,7 +55,7 @@ pub(super) fn compile(
     if object.exists() {
         return Ok((object, String::new()));
     }
-    let precompiled = shim::precompiled(&compiler, &general, &folder);
+    let shim = shim::compiled(&compiler, &general, &folder)?;
     // Other processes may compile it, too: the final name appears only for whole objects.
     let own = folder.join(format!("{key}.{}", process::id()));
     let failed = |error: io::Error| format!("{}: {error}", own.display());
@@ -65,11 +65,13 @@ pub(super) fn compile(
         .env_remove("LD_PRELOAD")
         .args(&flags)
         .arg(format!("-ffile-prefix-map={}/=", own.display()))
-        .args(precompiled.iter().flat_map(|at| [Path::new("-I"), at]))
+        .arg("-I")
+        .arg(&shim.headers)
         .args(["-include", shim::NAME, "-I", shim::FOLDER, "-I"])
         .arg(&own)
         .arg("-shared")
         .arg(own.join("kernels.cpp"))
+        .arg(&shim.runtime)
         .arg("-o")
         .arg(own.join("kernels.so"))
         .output();

@@ -1,6 +1,7 @@
 //! Latent attention against keys and values of each head in f64, and against itself in other
 //! batches.
 
+use lockstep_backend::testing::LatentText;
 use lockstep_backend::{
     AttendLatent, Batch, Holds, KvShape, LatentShape, LatentSpace, Memory as _, Ops as _,
     RopeTable, Row,
@@ -36,15 +37,9 @@ const fn shape(
     }
 }
 
-/// Inputs of all tokens of one request, and weights.
+/// Text of one request, to run and to compare with.
 struct World {
-    shape: LatentShape,
-    query: Vec<f32>,
-    cell: Vec<f32>,
-    norm: Vec<f32>,
-    /// Key and value matrix of each head, `[latent, nope]` and `[value, latent]`.
-    heads: Vec<[Vec<f32>; 2]>,
-    rope: RopeTable,
+    text: LatentText,
 }
 
 impl World {
@@ -60,8 +55,9 @@ impl World {
             .collect();
         let half = shape.rotated / 2;
         let angles = values.floats(tokens * half);
-        Self {
+        let text = LatentText {
             shape,
+            eps: EPS,
             query: values.floats(tokens * shape.query_width()),
             cell: values.floats(tokens * shape.cell()),
             norm: values
@@ -76,11 +72,8 @@ impl World {
                 sin: angles.iter().map(|x| (4.0 * x).sin()).collect(),
                 queries: (0..tokens).map(|at| 1.0 + at as f32 / 100.0).collect(),
             },
-        }
-    }
-
-    fn tokens(&self) -> usize {
-        self.rope.queries.len()
+        };
+        Self { text }
     }
 
     /// Attends in chunks of these lengths, over pages of `page_size` tokens.
@@ -91,13 +84,13 @@ impl World {
         page_size: usize,
         chunks: impl IntoIterator<Item = usize>,
     ) -> Vec<f32> {
-        let pages = self.tokens().div_ceil(page_size);
+        let pages = self.text.tokens().div_ceil(page_size);
         let shape = KvShape {
             group: 0,
             layers: 2,
             kv_heads: 1,
-            head_dim: self.shape.cell(),
-            latent: Some(self.shape.latent),
+            head_dim: self.text.shape.cell(),
+            latent: Some(self.text.shape.latent),
             pages: pages + 1,
             page_size,
             dtype,
@@ -109,7 +102,7 @@ impl World {
             out.extend(self.extend(backend, &mut cache, page_size, len, chunk));
             len += chunk;
         }
-        assert_eq!(len, self.tokens());
+        assert_eq!(len, self.text.tokens());
         out
     }
 
@@ -121,8 +114,8 @@ impl World {
         len: usize,
         count: usize,
     ) -> Vec<f32> {
-        let (shape, end) = (&self.shape, len + count);
-        let pages: Vec<u32> = (1..=self.tokens().div_ceil(page_size) as u32)
+        let (shape, end) = (&self.text.shape, len + count);
+        let pages: Vec<u32> = (1..=self.text.tokens().div_ceil(page_size) as u32)
             .rev()
             .collect();
         let positions: Vec<u32> = (len as u32..end as u32).collect();
@@ -152,12 +145,12 @@ impl World {
         let inputs = staged(backend, &batch, page_size);
         let part = |all: &[f32], width| all[len * width..end * width].to_vec();
         let (wide, narrow) = (shape.query_width(), shape.cell());
-        let mut query = tensor(backend, &part(&self.query, wide), wide);
-        let mut cell = tensor(backend, &part(&self.cell, narrow), narrow);
-        let norm = backend.load_vector(&self.norm).unwrap();
-        let rope = backend.load_rope(self.rope.clone()).unwrap();
+        let mut query = tensor(backend, &part(&self.text.query, wide), wide);
+        let mut cell = tensor(backend, &part(&self.text.cell, narrow), narrow);
+        let norm = backend.load_vector(&self.text.norm).unwrap();
+        let rope = backend.load_rope(self.text.rope.clone()).unwrap();
         let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for [key, value] in &self.heads {
+        for [key, value] in &self.text.heads {
             keys.push(matrix(backend, key, shape.nope));
             values.push(matrix(backend, value, shape.latent));
         }
@@ -187,75 +180,6 @@ impl World {
             .unwrap();
         out.values().to_vec()
     }
-
-    /// Rotates the columns of a head at a position.
-    fn turned(&self, position: usize, x: &[f32]) -> Vec<f64> {
-        let half = self.rope.half;
-        let mut out = vec![0.0; x.len()];
-        for i in 0..half {
-            let at = position * half + i;
-            let [cos, sin] = [self.rope.cos[at], self.rope.sin[at]].map(f64::from);
-            let [a, b] = [x[i], x[i + half]].map(f64::from);
-            (out[i], out[i + half]) = (a * cos - b * sin, b * cos + a * sin);
-        }
-        out
-    }
-
-    /// Computes the output with a key and a value of each head.
-    fn exact(&self) -> Vec<f64> {
-        let &LatentShape {
-            heads,
-            nope,
-            rotated,
-            latent,
-            value,
-            scale,
-        } = &self.shape;
-        let dot = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
-        let wide = |x: &[f32]| -> Vec<f64> { x.iter().map(|x| f64::from(*x)).collect() };
-        let normed = |token: usize| -> Vec<f64> {
-            let own = wide(&self.cell[token * (latent + rotated)..][..latent]);
-            let rms = (dot(&own, &own) / latent as f64 + f64::from(EPS)).sqrt();
-            let weighed = own.iter().zip(&self.norm);
-            weighed.map(|(x, w)| x / rms * f64::from(*w)).collect()
-        };
-        let latents: Vec<_> = (0..self.tokens()).map(normed).collect();
-        let shared = |token: usize| {
-            let own = &self.cell[token * (latent + rotated) + latent..][..rotated];
-            self.turned(token, own)
-        };
-        let shared: Vec<_> = (0..self.tokens()).map(shared).collect();
-        let mut out = vec![0.0; self.tokens() * heads * value];
-        for head in 0..heads {
-            let [keys, values] = &self.heads[head];
-            let key = |low: &Vec<f64>| -> Vec<f64> {
-                let column = |at| {
-                    (0..latent)
-                        .map(|i| low[i] * f64::from(keys[i * nope + at]))
-                        .sum()
-                };
-                (0..nope).map(column).collect()
-            };
-            let own: Vec<_> = latents.iter().map(key).collect();
-            let values: Vec<_> = values.chunks(latent).map(wide).collect();
-            for token in 0..self.tokens() {
-                let row = &self.query[token * self.shape.query_width()..];
-                let plain = wide(&row[head * nope..][..nope]);
-                let other = self.turned(token, &row[heads * nope + head * rotated..][..rotated]);
-                let factor = f64::from(self.rope.queries[token]) * f64::from(scale);
-                let score = |at: usize| (dot(&plain, &own[at]) + dot(&other, &shared[at])) * factor;
-                let weights: Vec<f64> = (0..=token).map(|at| score(at).exp()).collect();
-                let total: f64 = weights.iter().sum();
-                let to = &mut out[(token * heads + head) * value..][..value];
-                for (at, weight) in weights.iter().enumerate() {
-                    for (to, value) in to.iter_mut().zip(&values) {
-                        *to += weight / total * dot(&latents[at], value);
-                    }
-                }
-            }
-        }
-        out
-    }
 }
 
 /// Absorbed products are those of whole keys and values. 70 tokens fill several blocks of rows
@@ -264,7 +188,7 @@ impl World {
 fn absorbed_products_are_those_of_whole_keys_and_values() {
     for shape in SHAPES {
         let world = World::new(shape, 70);
-        let exact = world.exact();
+        let exact = world.text.exact();
         for (isa, dtype) in variants() {
             let mut backend = backend(isa, dtype, 2);
             let (cached, limit) = match dtype {

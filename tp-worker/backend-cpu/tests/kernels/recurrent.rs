@@ -14,29 +14,15 @@ use world::{Part, World};
 
 /// Heads whose matrices have tiles of 32 columns, of 16, and several of these; and channels alone.
 const RULES: [Recurrence; 8] = [
-    Recurrence::Delta(shape([2, 4], [16, 32], 4)),
-    Recurrence::Delta(shape([1, 3], [32, 16], 2)),
-    Recurrence::Delta(shape([2, 2], [16, 48], 3)),
-    Recurrence::Mamba2(shape([2, 6], [16, 32], 4)),
-    Recurrence::Mamba2(shape([1, 3], [32, 16], 2)),
-    Recurrence::Mamba2(shape([2, 2], [16, 48], 3)),
+    Recurrence::Delta(DeltaShape::new([2, 4], [16, 32], 4)),
+    Recurrence::Delta(DeltaShape::new([1, 3], [32, 16], 2)),
+    Recurrence::Delta(DeltaShape::new([2, 2], [16, 48], 3)),
+    Recurrence::Mamba2(DeltaShape::new([2, 6], [16, 32], 4)),
+    Recurrence::Mamba2(DeltaShape::new([1, 3], [32, 16], 2)),
+    Recurrence::Mamba2(DeltaShape::new([2, 2], [16, 48], 3)),
     Recurrence::Convolution(channels(37, 3)),
     Recurrence::Convolution(channels(64, 4)),
 ];
-
-const fn shape(
-    [key_heads, value_heads]: [usize; 2],
-    [key_dim, value_dim]: [usize; 2],
-    taps: usize,
-) -> DeltaShape {
-    DeltaShape {
-        key_heads,
-        value_heads,
-        key_dim,
-        value_dim,
-        taps,
-    }
-}
 
 const fn channels(channels: usize, taps: usize) -> ConvolutionShape {
     ConvolutionShape { channels, taps }

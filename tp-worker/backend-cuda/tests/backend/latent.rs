@@ -2,6 +2,7 @@
 //! chunks.
 
 use half::bf16;
+use lockstep_backend::testing::LatentText;
 use lockstep_backend::{
     AttendLatent, Batch, Holds, KvShape, LatentShape, LatentSpace, Memory as _, Ops as _,
     RopeTable, Row, WeightFormat,
@@ -36,15 +37,9 @@ const fn shape(
     }
 }
 
-/// Inputs of all tokens of one request, and weights.
+/// Text of one request, to run and to compare with.
 struct World {
-    shape: LatentShape,
-    query: Vec<f32>,
-    cell: Vec<f32>,
-    norm: Vec<f32>,
-    /// Key and value matrix of each head, `[latent, nope]` and `[value, latent]`.
-    heads: Vec<[Vec<f32>; 2]>,
-    rope: RopeTable,
+    text: LatentText,
 }
 
 impl World {
@@ -62,8 +57,9 @@ impl World {
         let half = shape.rotated / 2;
         let angles = noise(3, TOKENS * half);
         let norm = noise(4, shape.latent);
-        Self {
+        let text = LatentText {
             shape,
+            eps: EPS,
             query: draw(1, TOKENS * shape.query_width(), 1.0),
             cell: draw(2, TOKENS * shape.cell(), 1.0),
             norm: norm.into_iter().map(|x| 1.0 + x / 8.0).collect(),
@@ -74,7 +70,8 @@ impl World {
                 sin: angles.iter().map(|x| (2.0 * x).sin()).collect(),
                 queries: (0..TOKENS).map(|at| 1.0 + at as f32 / 100.0).collect(),
             },
-        }
+        };
+        Self { text }
     }
 
     /// Attends in chunks of these lengths.
@@ -83,8 +80,8 @@ impl World {
             group: 0,
             layers: 2,
             kv_heads: 1,
-            head_dim: self.shape.cell(),
-            latent: Some(self.shape.latent),
+            head_dim: self.text.shape.cell(),
+            latent: Some(self.text.shape.latent),
             pages: TOKENS.div_ceil(PAGE_SIZE) + 1,
             page_size: PAGE_SIZE,
             dtype,
@@ -106,7 +103,7 @@ impl World {
         len: usize,
         count: usize,
     ) -> Vec<f32> {
-        let (shape, end) = (&self.shape, len + count);
+        let (shape, end) = (&self.text.shape, len + count);
         let pages: Vec<u32> = (1..=TOKENS.div_ceil(PAGE_SIZE) as u32).rev().collect();
         let positions: Vec<u32> = (len as u32..end as u32).collect();
         let size = PAGE_SIZE as u32;
@@ -130,17 +127,17 @@ impl World {
         let inputs = staged(gpu, &batch, PAGE_SIZE);
         let part = |all: &[f32], width| all[len * width..end * width].to_vec();
         let (wide, narrow) = (shape.query_width(), shape.cell());
-        let mut query = sums(gpu, &part(&self.query, wide), wide);
-        let mut cell = sums(gpu, &part(&self.cell, narrow), narrow);
-        let norm = gpu.load_vector(&self.norm).unwrap();
-        let rope = gpu.load_rope(self.rope.clone()).unwrap();
+        let mut query = sums(gpu, &part(&self.text.query, wide), wide);
+        let mut cell = sums(gpu, &part(&self.text.cell, narrow), narrow);
+        let norm = gpu.load_vector(&self.text.norm).unwrap();
+        let rope = gpu.load_rope(self.text.rope.clone()).unwrap();
         let mut load = |values: &[f32], cols| -> CudaMatrix {
             let bytes = matrix(values, cols);
             let host = host_matrix(&bytes, cols);
             gpu.load_matrix(&host, WeightFormat::Float).unwrap()
         };
         let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for [key, value] in &self.heads {
+        for [key, value] in &self.text.heads {
             keys.push(load(key, shape.nope));
             values.push(load(value, shape.latent));
         }
@@ -166,83 +163,6 @@ impl World {
             .unwrap();
         read(gpu, &out)
     }
-
-    /// Rotates the columns of a head at a position.
-    fn turned(&self, position: usize, x: &[f32]) -> Vec<f64> {
-        let half = self.rope.half;
-        let mut out = vec![0.0; x.len()];
-        for i in 0..half {
-            let at = position * half + i;
-            let [cos, sin] = [self.rope.cos[at], self.rope.sin[at]].map(f64::from);
-            let [a, b] = [x[i], x[i + half]].map(f64::from);
-            (out[i], out[i + half]) = (a * cos - b * sin, b * cos + a * sin);
-        }
-        out
-    }
-
-    /// Each token's normed latent, and its shared key.
-    fn cells(&self) -> Vec<[Vec<f64>; 2]> {
-        let LatentShape { latent, .. } = self.shape;
-        let cells = self.cell.chunks(self.shape.cell()).enumerate();
-        let of_token = |(token, cell): (usize, &[f32])| {
-            let own = wide(&cell[..latent]);
-            let rms = (dot(&own, &own) / latent as f64 + f64::from(EPS)).sqrt();
-            let weighed = own.iter().zip(&self.norm);
-            let normed = weighed.map(|(x, w)| x / rms * f64::from(*w));
-            [normed.collect(), self.turned(token, &cell[latent..])]
-        };
-        cells.map(of_token).collect()
-    }
-
-    /// Computes the output with a key and a value of each head.
-    fn exact(&self) -> Vec<f64> {
-        let &LatentShape {
-            heads,
-            nope,
-            rotated,
-            latent,
-            value,
-            scale,
-        } = &self.shape;
-        let cells = self.cells();
-        let mut out = vec![0.0; TOKENS * heads * value];
-        for (head, [keys, values]) in self.heads.iter().enumerate() {
-            let key = |[low, _]: &[Vec<f64>; 2]| -> Vec<f64> {
-                let column = |at| -> f64 {
-                    let pairs = low.iter().enumerate();
-                    pairs.map(|(i, x)| x * f64::from(keys[i * nope + at])).sum()
-                };
-                (0..nope).map(column).collect()
-            };
-            let own: Vec<_> = cells.iter().map(key).collect();
-            let values: Vec<_> = values.chunks(latent).map(wide).collect();
-            for token in 0..TOKENS {
-                let row = &self.query[token * self.shape.query_width()..];
-                let plain = wide(&row[head * nope..][..nope]);
-                let other = self.turned(token, &row[heads * nope + head * rotated..][..rotated]);
-                let factor = f64::from(self.rope.queries[token]) * f64::from(scale);
-                let score =
-                    |at: usize| (dot(&plain, &own[at]) + dot(&other, &cells[at][1])) * factor;
-                let weights: Vec<f64> = (0..=token).map(|at| score(at).exp()).collect();
-                let total: f64 = weights.iter().sum();
-                let to = &mut out[(token * heads + head) * value..][..value];
-                for (at, weight) in weights.iter().enumerate() {
-                    for (to, value) in to.iter_mut().zip(&values) {
-                        *to += weight / total * dot(&cells[at][0], value);
-                    }
-                }
-            }
-        }
-        out
-    }
-}
-
-fn wide(x: &[f32]) -> Vec<f64> {
-    x.iter().map(|x| f64::from(*x)).collect()
-}
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 /// Tiles of 8, 16, 32 and 64 tokens, and of more than a block takes.
@@ -250,7 +170,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 fn absorbed_products_are_those_of_whole_keys_and_values() {
     for shape in SHAPES {
         let world = World::new(shape);
-        let exact = world.exact();
+        let exact = world.text.exact();
         for (dtype, cached, limit) in [
             (Dtype::Float32, KvCacheDtype::Float32, 2e-5),
             (Dtype::Bfloat16, KvCacheDtype::Bfloat16, 4e-2),

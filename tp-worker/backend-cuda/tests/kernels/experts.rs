@@ -496,8 +496,13 @@ fn no_rows_are_fine() {
 pub fn every_kernel() {
     for element in ELEMENTS {
         let mut gpu = backend(element);
-        for sizes in SIZES {
-            let case = Case::new(element, sizes, &mut Noise(1));
+        // In 32-bit floats tiles differ in nothing that sanitizers see.
+        let sizes = match element {
+            Element::Bf16 => &SIZES[..],
+            Element::F32 => &SIZES[..1],
+        };
+        for sizes in sizes {
+            let case = Case::new(element, *sizes, &mut Noise(1));
             let loaded = case.load(&mut gpu);
             let found = case.run(&mut gpu, &loaded, 0..case.rows);
             assert!(found.iter().all(|value| value.is_finite()));
@@ -510,12 +515,9 @@ pub fn every_kernel() {
             let mut out = tensor(&mut gpu, (case.rows, case.rows), Holds::Sum, None);
             gpu.matmul(&x, Linear::unbiased(&router), &mut out);
             assert!(read(&mut gpu, &out).iter().all(|value| value.is_finite()));
-            // In 32-bit floats tiles differ in nothing that sanitizers see.
-            if element == Element::Bf16 || sizes == SIZES[0] {
-                let packed = case.load_as(&mut gpu, WeightFormat::Mxfp4);
-                let found = case.run(&mut gpu, &packed, 0..case.rows);
-                assert!(found.iter().all(|value| value.is_finite()));
-            }
+            let packed = case.load_as(&mut gpu, WeightFormat::Mxfp4);
+            let found = case.run(&mut gpu, &packed, 0..case.rows);
+            assert!(found.iter().all(|value| value.is_finite()));
         }
     }
 }

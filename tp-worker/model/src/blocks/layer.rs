@@ -70,15 +70,26 @@ impl Layer<Listed> {
         }
     }
 
-    /// Returns the collectives of the layer that `spec` describes, in a pass of a model that
-    /// has the width `hidden` and is split over the ranks of `axis`.
-    pub fn collectives(
+    /// Returns the collective of [`Self::mix`] in the layer that `spec` describes, in a pass of
+    /// a model that is split over the ranks of `axis`.
+    pub fn mix_collective(
+        spec: &LayerSpec,
+        topology: Topology,
+        axis: Axis,
+    ) -> Option<CollectiveStep> {
+        Mixer::collective(spec, topology, axis)
+    }
+
+    /// Returns the collectives of [`Self::finish`] in the layer that `spec` describes, in a pass
+    /// of a model that has the width `hidden` and is split over the ranks of `axis`.
+    pub fn finish_collectives(
         spec: &LayerSpec,
         hidden: usize,
         topology: Topology,
         axis: Axis,
     ) -> Vec<CollectiveStep> {
-        let mut steps = Mixer::collectives(spec, hidden, topology, axis);
+        let output = Mixer::output_collective(spec, hidden, topology, axis);
+        let mut steps: Vec<_> = output.into_iter().collect();
         if spec.mlp != types::Mlp::None {
             steps.extend(Mlp::collectives(&spec.mlp, hidden, topology, axis));
         }

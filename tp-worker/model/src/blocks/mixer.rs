@@ -23,7 +23,7 @@ use super::{
     parts::{Convert, Form, Listed, Tensors},
     recurrent::{convolution_shape, delta_shape, mamba_shape},
 };
-use crate::{CollectiveStep, Shard, Topology};
+use crate::{CollectiveStep, Shard, Topology, split::topology::attention_axis};
 use attention::{Attention, AttentionBuffers, AttentionVariants};
 use gated_delta::{GatedDelta, GatedDeltaBuffers};
 use latent::{LatentAttention, LatentBuffers, LatentVariants, latent_shapes};
@@ -46,6 +46,13 @@ pub(crate) fn latent_heads<'m>(
         Mixer::LatentAttention(latent) => latent.heads(model),
         _ => None,
     }))
+}
+
+/// Returns a sum of `width` columns over the ranks that heads are split over. There is none with
+/// several DP ranks of one rank each.
+fn sum_of_heads(width: usize, topology: Topology, axis: Axis) -> Option<CollectiveStep> {
+    let alone = topology.dp_size() > 1 && topology.attention.size == 1;
+    (!alone).then(|| CollectiveStep::sum(attention_axis(axis), width))
 }
 
 /// One rank's part of a layer's mixer.
@@ -181,25 +188,31 @@ impl Mixer<Listed> {
         })
     }
 
-    /// Returns the collectives of the mixer of `layer` in a pass, in a model of width
+    /// Returns the collective that the mixer of `layer` runs over every token, before its output
+    /// projection: sums of squares, where ranks have parts of what is normed together.
+    pub fn collective(layer: &LayerSpec, topology: Topology, axis: Axis) -> Option<CollectiveStep> {
+        let squares = match &layer.mixer {
+            types::Mixer::Attention(spec) => Attention::squares(spec),
+            types::Mixer::Mamba2(spec) => Mamba2::squares(spec, topology),
+            types::Mixer::GatedDelta(_)
+            | types::Mixer::LatentAttention(_)
+            | types::Mixer::ShortConvolution(_)
+            | types::Mixer::None => None,
+        };
+        squares.and_then(|width| sum_of_heads(width, topology, axis))
+    }
+
+    /// Returns the sum behind the output projection of the mixer of `layer`, in a model of width
     /// `hidden`.
-    pub fn collectives(
+    pub fn output_collective(
         layer: &LayerSpec,
         hidden: usize,
         topology: Topology,
         axis: Axis,
-    ) -> Vec<CollectiveStep> {
+    ) -> Option<CollectiveStep> {
         match &layer.mixer {
-            types::Mixer::Attention(spec) => Attention::collectives(spec, hidden, topology, axis),
-            types::Mixer::GatedDelta(_) => GatedDelta::collectives(hidden, topology, axis),
-            types::Mixer::LatentAttention(_) => {
-                LatentAttention::collectives(hidden, topology, axis)
-            }
-            types::Mixer::Mamba2(spec) => Mamba2::collectives(spec, hidden, topology, axis),
-            types::Mixer::ShortConvolution(_) => {
-                ShortConvolution::collectives(hidden, topology, axis)
-            }
-            types::Mixer::None => Vec::new(),
+            types::Mixer::None => None,
+            _ => sum_of_heads(hidden, topology, axis),
         }
     }
 

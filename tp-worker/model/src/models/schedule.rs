@@ -1,7 +1,7 @@
 //! The collectives that a forward pass issues, known before it runs.
 
 use lockstep_backend::{Axis, CollectiveCall};
-use lockstep_types::{Dtype, LayerSpec, ModelConfig, PerLayerEmbeddings};
+use lockstep_types::{Dtype, ModelConfig, PerLayerEmbeddings};
 
 use crate::{
     CollectiveKind, CollectiveStep, CountedRows, Exit, Topology, blocks::Layer,
@@ -13,10 +13,10 @@ use crate::{
 /// often `block` runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// Collectives over every token, up to the last layer's attention.
+    /// Collectives over every token, up to those inside of the last layer's mixer.
     pub tokens: Vec<CollectiveStep>,
-    /// Collectives over the tokens whose logits are wanted. A pass skips them when no DP rank
-    /// wants any.
+    /// Collectives over the tokens whose logits are wanted, from the last layer's output
+    /// projection on. A pass skips them when no DP rank wants any.
     pub logit_tokens: Vec<CollectiveStep>,
     /// Collectives of each block of `block_rows` wanted rows of all DP ranks.
     pub block: Vec<CollectiveStep>,
@@ -41,11 +41,13 @@ impl Schedule {
         let (wide, last) = model
             .layers
             .split_at(model.layers.len().saturating_sub(narrow));
-        let of_layers = |layers: &[LayerSpec]| -> Vec<_> {
-            let steps = |layer| Layer::collectives(layer, hidden, topology, axis);
-            layers.iter().flat_map(steps).collect()
-        };
-        let (mut tokens, mut logit_tokens) = (of_layers(wide), of_layers(last));
+        let mix = |layer| Layer::mix_collective(layer, topology, axis);
+        let finish = |layer| Layer::finish_collectives(layer, hidden, topology, axis);
+        let whole = |layer| mix(layer).into_iter().chain(finish(layer));
+        // Mixers run over every token in any layer: later tokens read what they leave.
+        let mut tokens: Vec<_> = wide.iter().flat_map(whole).collect();
+        tokens.extend(last.iter().filter_map(mix));
+        let mut logit_tokens: Vec<_> = last.iter().flat_map(finish).collect();
         match several {
             // The head reads rows of all DP ranks.
             true => logit_tokens.push(of_all(CollectiveKind::AllGather, hidden)),

@@ -60,8 +60,8 @@ impl Shard {
     /// Returns the part of the rank at `topology`.
     ///
     /// # Errors
-    /// [`ModelError::Split`] when the ranks of a DP rank, or the
-    /// key/value heads, don't divide the query heads, or when there are more ranks than MLP
+    /// [`ModelError::Split`] when the ranks of a DP rank don't divide the heads of a layer, when
+    /// key/value heads don't divide query heads, or when there are more ranks than MLP
     /// columns or vocabulary rows. [`ModelError::SplitExperts`] when experts can't be split by
     /// number as they should. Both name sizes that work.
     pub fn new(model: &ModelConfig, topology: Topology) -> Result<Self, ModelError> {
@@ -75,15 +75,10 @@ impl Shard {
             total,
             remedy,
         };
-        for layer in &model.layers {
-            let heads = layer.mixer.heads();
-            if attention.size == 0 || !heads.is_multiple_of(attention.size) {
-                let what = match layer.has_state() {
-                    true => "heads of recurrent layers",
-                    false => "attention heads",
-                };
-                return Err(split(what, heads, divisors(heads)));
-            }
+        if let [(heads, what), ..] = *model.undivided_heads(attention.size) {
+            let each = topology.dp_size().max(1);
+            let sizes: Vec<_> = model.head_splits().iter().map(|size| size * each).collect();
+            return Err(split(what, heads, listed(&sizes)));
         }
         for layer in model.attentions() {
             let (heads, kv_heads) = (layer.heads, layer.kv_heads);
@@ -206,12 +201,6 @@ fn split_range(
     let (each, more) = (units / size, units % size);
     let start = |rank: usize| (each * rank + more.min(rank)) * unit;
     start(rank).min(total)..start(rank + 1).min(total)
-}
-
-/// Returns the divisors of a number in words. Example: "1, 2, 4 or 8".
-fn divisors(number: usize) -> String {
-    let all: Vec<_> = (1..=number).filter(|d| number.is_multiple_of(*d)).collect();
-    listed(&all)
 }
 
 /// Returns numbers in words. Example: "1, 2, 4 or 8".

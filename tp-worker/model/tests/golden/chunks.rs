@@ -3,7 +3,7 @@
 
 use lockstep_types::{Dtype, KvCacheDtype};
 
-use super::{Case, cases, cpu};
+use super::{Case, cpu, named};
 use crate::driver::{Feed, logits};
 
 const MODELS: [&str; 4] = ["qwen3_moe", "gemma3", "gpt_oss_mxfp4", "gemma4_per_layer"];
@@ -17,7 +17,7 @@ const COMMON: usize = 70;
 const PLAIN: KvCacheDtype = KvCacheDtype::Bfloat16;
 
 fn models() -> impl Iterator<Item = (&'static str, Case)> {
-    cases().filter(|(name, _)| MODELS.contains(name))
+    named(&MODELS)
 }
 
 /// Returns two texts that begin alike.

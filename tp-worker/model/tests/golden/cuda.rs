@@ -7,7 +7,7 @@ use lockstep_backend::{Axis, Groups};
 use lockstep_backend_cuda::{CollectiveOptions, CudaBackend, CudaOptions, Gpu};
 use lockstep_types::{CollectiveBackend, Dtype, KvCacheDtype};
 
-use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, cases_on_gpus, check, texts};
+use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, cases_on_gpus, check, named, texts};
 use crate::driver::{Factory, Feed, logits};
 use crate::ranks::WorldFactory;
 
@@ -118,7 +118,7 @@ fn cuda_backend_in_every_way() {
 fn a_prefix_hit_is_bit_identical_on_cuda() {
     const PAGES: usize = 3;
     const PAGE_SIZE: usize = 4;
-    for (_, case) in cases_on_gpus().filter(|(name, _)| *name == "llama") {
+    for (_, case) in named(&["llama"]) {
         let first = texts(&case.golden).swap_remove(0);
         let mut other = first.clone();
         other[PAGES * PAGE_SIZE..].reverse();
@@ -155,7 +155,7 @@ fn chunked_and_batched_runs_are_bit_identical_on_cuda() {
         "deepseek_v3",
         "gemma4_per_layer",
     ];
-    for (name, case) in cases_on_gpus().filter(|(name, _)| models.contains(name)) {
+    for (name, case) in named(&models) {
         let texts = texts(&case.golden);
         for (dtype, kv_dtype) in DTYPES {
             let plain = Feed::plain(kv_dtype);

@@ -77,7 +77,7 @@ const MODELS: [(&str, &[(usize, usize)]); 13] = [
 #[test]
 fn ranks_share_a_model_whichever_way_their_data_goes() {
     for (number, (name, turns)) in MODELS.into_iter().enumerate() {
-        let (_, case) = cases_on_gpus().find(|(other, _)| *other == name).unwrap();
+        let case = super::case(name);
         for (turn, (split, dtype)) in turns.iter().enumerate() {
             let split = SPLITS[*split];
             assert!(divides(split, &case), "{name} on {split:?}");
@@ -111,7 +111,7 @@ fn two_ranks_have_the_same_bits_whichever_way_their_data_goes() {
     if Gpu::count().unwrap() < 2 {
         return;
     }
-    let (_, case) = cases_on_gpus().find(|(name, _)| *name == "qwen3").unwrap();
+    let case = super::case("qwen3");
     let texts = texts(&case.golden);
     for ((dtype, kv_dtype), seeds) in DTYPES.into_iter().zip([&[1][..], &[7, 100]]) {
         let feed = Feed {
@@ -138,7 +138,7 @@ fn two_ranks_have_the_same_bits_whichever_way_their_data_goes() {
 /// get to their work changes no bit either.
 #[test]
 fn where_a_text_runs_changes_no_bit_on_cuda() {
-    let (_, case) = cases_on_gpus().find(|(name, _)| *name == "llama").unwrap();
+    let case = super::case("llama");
     let texts = texts(&case.golden);
     let (split, (dtype, kv_dtype)) = ((4, 2), DTYPES[1]);
     let plain = staggered(split, kv_dtype, texts.len());

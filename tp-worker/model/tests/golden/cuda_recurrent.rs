@@ -19,32 +19,18 @@ use world::World;
 
 /// Heads whose matrices have tiles of 32 columns, of 16, and several of these; and long keys.
 const DELTAS: [Recurrence; 4] = [
-    Recurrence::Delta(shape([2, 4], [16, 32], 4)),
-    Recurrence::Delta(shape([1, 3], [32, 16], 2)),
-    Recurrence::Delta(shape([2, 2], [16, 48], 3)),
-    Recurrence::Delta(shape([1, 2], [128, 64], 4)),
+    Recurrence::Delta(DeltaShape::new([2, 4], [16, 32], 4)),
+    Recurrence::Delta(DeltaShape::new([1, 3], [32, 16], 2)),
+    Recurrence::Delta(DeltaShape::new([2, 2], [16, 48], 3)),
+    Recurrence::Delta(DeltaShape::new([1, 2], [128, 64], 4)),
 ];
 /// Convolutions with biases and without.
 const MAMBAS: [Recurrence; 2] = [
-    Recurrence::Mamba2(shape([2, 4], [32, 16], 4)),
-    Recurrence::Mamba2(shape([1, 2], [128, 64], 3)),
+    Recurrence::Mamba2(DeltaShape::new([2, 4], [32, 16], 4)),
+    Recurrence::Mamba2(DeltaShape::new([1, 2], [128, 64], 3)),
 ];
 /// Channels whose states are whole units of 16 bytes, and others with biases, of several blocks.
 const CONVOLUTIONS: [Recurrence; 2] = [convolution(48, 3), convolution(261, 2)];
-
-const fn shape(
-    [key_heads, value_heads]: [usize; 2],
-    [key_dim, value_dim]: [usize; 2],
-    taps: usize,
-) -> DeltaShape {
-    DeltaShape {
-        key_heads,
-        value_heads,
-        key_dim,
-        value_dim,
-        taps,
-    }
-}
 
 const fn convolution(channels: usize, taps: usize) -> Recurrence {
     Recurrence::Convolution(ConvolutionShape { channels, taps })

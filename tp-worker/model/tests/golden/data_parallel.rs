@@ -7,7 +7,9 @@ use std::sync::Arc;
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 
-use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, cases, check, max_error, rounded, texts};
+use super::{
+    Case, F32_CLEAR_GAP, F32_TOLERANCE, cases, check, distinct, max_error, named, rounded, texts,
+};
 use crate::naive::Naive;
 use crate::ranks::WorldFactory;
 use crate::world::{Found, Placed, WorldFeed, logits};
@@ -75,7 +77,7 @@ fn attention_is_data_parallel_in_float32() {
 
 #[test]
 fn attention_is_data_parallel_in_bfloat16() {
-    for (name, case) in cases() {
+    for (name, case) in distinct() {
         let texts = texts(&case.golden);
         let reference = case.golden.bf16_max_logit_error;
         for split in SPLITS {
@@ -94,7 +96,7 @@ fn attention_is_data_parallel_in_bfloat16() {
 /// A device may gather and scatter in its own way. The naive device does so in the plainest.
 #[test]
 fn devices_agree_on_what_crosses() {
-    for (name, case) in cases() {
+    for (name, case) in distinct() {
         let texts: Vec<_> = texts(&case.golden);
         for split in [(2, 2), (4, 2)] {
             if !divides(split, &case) {
@@ -124,14 +126,14 @@ fn where_a_text_runs_changes_no_bit() {
         (KvCacheDtype::Bfloat16, Dtype::Bfloat16, Quantization::Int4),
     ];
     let names = ["llama_bias", "qwen2_untied", "qwen3"];
-    for (name, case) in cases().filter(|(name, _)| names.contains(name)) {
+    for (name, case) in named(&names) {
         for split in SPLITS {
             moved(name, &case, split, &formats);
         }
     }
     // Windows, and sinks with packed experts.
     let names = ["gemma3", "gpt_oss_mxfp4"];
-    for (name, case) in cases().filter(|(name, _)| names.contains(name)) {
+    for (name, case) in named(&names) {
         moved(name, &case, (2, 2), &formats[..1]);
         moved(name, &case, (4, 2), &formats[1..2]);
     }

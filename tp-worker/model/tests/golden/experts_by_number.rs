@@ -10,8 +10,8 @@ use lockstep_types::{Dtype, KvCacheDtype, Quantization};
 use super::cuda::{DTYPES, gpus, tolerance};
 use super::data_parallel::{self, staggered, variations, whole};
 use super::{
-    Case, F32_CLEAR_GAP, F32_TOLERANCE, cases, cases_on_gpus, check, check_rounded, cpu, max_error,
-    naive, rounded, texts,
+    Case, F32_CLEAR_GAP, F32_TOLERANCE, cases, check, check_rounded, cpu, max_error, naive, named,
+    rounded, texts,
 };
 use crate::driver::{Factory, Feed, logits};
 use crate::world;
@@ -94,7 +94,7 @@ fn chunks_and_company_change_no_bit() {
         (KvCacheDtype::Int8, Dtype::Bfloat16, Quantization::Int4),
     ];
     let names = ["mixtral", "glm4_moe", "gpt_oss_mxfp4"];
-    for (name, case) in mixtures().filter(|(name, _)| names.contains(name)) {
+    for (name, case) in named(&names) {
         let texts = texts(&case.golden);
         for (split, (kv_dtype, dtype, weights)) in [(2, 2), (4, 2)]
             .into_iter()
@@ -122,7 +122,7 @@ fn chunks_and_company_change_no_bit() {
 #[test]
 fn dp_ranks_share_experts_that_are_split_by_number() {
     let names = ["qwen3_moe", "glm4_moe", "gpt_oss"];
-    for (name, case) in mixtures().filter(|(name, _)| names.contains(name)) {
+    for (name, case) in named(&names) {
         let texts = texts(&case.golden);
         for (tp_size, dp_size, ep_size) in [(2, 2, 2), (4, 2, 4), (4, 4, 2)] {
             let plain = world::WorldFeed {
@@ -149,8 +149,7 @@ fn dp_ranks_share_experts_that_are_split_by_number() {
 #[test]
 fn gpus_split_experts_by_number() {
     let names = ["mixtral", "qwen3_moe", "glm4_moe"];
-    let cases = cases_on_gpus().filter(|(name, _)| names.contains(name));
-    for (number, (name, case)) in cases.enumerate() {
+    for (number, (name, case)) in named(&names).enumerate() {
         let texts = texts(&case.golden);
         let (dtype, kv_dtype) = DTYPES[number % 2];
         let (tolerance, clear_gap) = tolerance(&case, dtype);

@@ -496,7 +496,7 @@ fn silu(model: &mut ModelConfig) {
 #[test]
 fn a_mechanism_that_is_left_out_shows() {
     for (fixture, fault, leave_out) in FAULTS.into_iter().chain(gemma4::FAULTS) {
-        let (_, case) = cases().find(|(name, _)| *name == fixture).unwrap();
+        let case = super::case(fixture);
         let mut model = case.model.clone();
         leave_out(&mut model);
         assert!(model != case.model, "{fixture}: {fault}");

@@ -1,20 +1,9 @@
 //! Scales of layers that come to less than a millionth together.
 
-use std::fs;
-
 use lockstep_types::{Dtype, KvCacheDtype};
 
-use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, check, cpu, fixture, naive, texts};
+use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, check, cpu, naive, texts};
 use crate::driver::{Factory, Feed, logits};
-
-fn case() -> Case {
-    let folder = fixture("gemma4_small_scales");
-    let text = fs::read(folder.join("golden.json")).unwrap();
-    Case {
-        model: lockstep_model_folder::load(&folder).unwrap(),
-        golden: serde_json::from_slice(&text).unwrap(),
-    }
-}
 
 fn compare<B: lockstep_backend::Backend + 'static>(
     case: &Case,
@@ -33,7 +22,7 @@ fn compare<B: lockstep_backend::Backend + 'static>(
 /// The stream is multiplied by a power of two behind a layer, and logits stay those of transformers.
 #[test]
 fn the_stream_stays_within_floats() {
-    let case = case();
+    let case = super::case("gemma4_small_scales");
     let rescaled =
         (0..case.model.layers.len()).filter_map(|layer| case.model.stream_rescale(layer));
     assert_eq!(rescaled.count(), 1);

@@ -1,5 +1,6 @@
 //! Promises of a pass besides its logits.
 
+mod sums;
 mod unlike;
 
 use lockstep_backend::Axis;

@@ -109,6 +109,14 @@ impl GatedDeltaSpec {
         (2 * key_heads * key_dim + value_heads * value_dim) / ranks
     }
 
+    /// Returns the multiplications and additions of a token: those of the convolution, and for
+    /// each element of a state one of its decay, and two each of `Sᵀk`, of the update, and of
+    /// `Sᵀq`.
+    pub fn operations(&self) -> usize {
+        let elements = self.value_heads * self.key_dim * self.value_dim;
+        2 * self.taps * self.channels(1) + 7 * elements
+    }
+
     /// Returns the bytes of one state on each of `ranks` ranks: matrices of heads, and the last
     /// columns of the convolution.
     pub fn state_bytes(&self, ranks: usize) -> u64 {

@@ -94,6 +94,13 @@ impl Mamba2Spec {
         self.heads / ranks / self.shared_by(ranks)
     }
 
+    /// Returns the multiplications and additions of a token: those of the convolution, and for
+    /// each element of a state one of its decay, and two each of the update and of `SᵀC`.
+    pub fn operations(&self) -> usize {
+        let elements = self.width() * self.state_dim;
+        2 * self.taps * self.channels() + 5 * elements
+    }
+
     /// Returns the bytes of one state on each of `ranks` ranks: matrices of heads, and the last
     /// columns of the convolution.
     pub fn state_bytes(&self, ranks: usize) -> u64 {

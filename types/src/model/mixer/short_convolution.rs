@@ -44,6 +44,12 @@ impl Default for ShortConvolutionNames {
 }
 
 impl ShortConvolutionSpec {
+    /// Returns the multiplications and additions of a token: those of the convolution, and the
+    /// two products around it.
+    pub fn operations(&self) -> usize {
+        self.channels * (2 * self.taps + 2)
+    }
+
     /// Returns the bytes of one state on each of `ranks` ranks: the last columns `b · x`.
     pub fn state_bytes(&self, ranks: usize) -> u64 {
         4 * (self.channels / ranks * (self.taps - 1)) as u64

@@ -40,29 +40,15 @@ const LATENTS: [[usize; 3]; 3] = [[16, 576, 512], [32, 320, 256], [3, 24, 18]];
 /// Heads of recurrent layers: Qwen 3.5's, a small model's, the widest; then those of Mamba-2 in
 /// Nemotron 3 Nano, in a small model, and the widest.
 const DELTAS: [(HeadRule, DeltaShape); 6] = [
-    (HeadRule::Delta, delta([16, 32], [128, 128], 4)),
-    (HeadRule::Delta, delta([2, 4], [16, 48], 2)),
-    (HeadRule::Delta, delta([1, 1], [256, 256], 8)),
-    (HeadRule::Mamba2, delta([8, 64], [128, 64], 4)),
-    (HeadRule::Mamba2, delta([1, 4], [16, 48], 2)),
-    (HeadRule::Mamba2, delta([1, 1], [256, 256], 8)),
+    (HeadRule::Delta, DeltaShape::new([16, 32], [128, 128], 4)),
+    (HeadRule::Delta, DeltaShape::new([2, 4], [16, 48], 2)),
+    (HeadRule::Delta, DeltaShape::new([1, 1], [256, 256], 8)),
+    (HeadRule::Mamba2, DeltaShape::new([8, 64], [128, 64], 4)),
+    (HeadRule::Mamba2, DeltaShape::new([1, 4], [16, 48], 2)),
+    (HeadRule::Mamba2, DeltaShape::new([1, 1], [256, 256], 8)),
 ];
 /// Taps of short convolutions: LFM2's, the fewest, the most.
 const TAPS: [usize; 3] = [3, 2, 8];
-
-const fn delta(
-    [key_heads, value_heads]: [usize; 2],
-    [key_dim, value_dim]: [usize; 2],
-    taps: usize,
-) -> DeltaShape {
-    DeltaShape {
-        key_heads,
-        value_heads,
-        key_dim,
-        value_dim,
-        taps,
-    }
-}
 
 /// The compiler's log, with its report on registers and memory, and the seconds it took.
 fn compiled(architecture: &str, source: &Source, defines: &Defines) -> (String, f64) {

@@ -6,11 +6,11 @@ mod together;
 
 use std::ops::Range;
 
-use lockstep_backend::{Attend, AttentionShape, Axis, Backend, BackendError, Holds, WholeNorms};
+use lockstep_backend::{Attend, AttentionShape, Backend, BackendError, Holds, WholeNorms};
 use lockstep_types::{AttentionSpec, KvGroup, ModelConfig, QkNorm, RopeConfig};
 
 use crate::{
-    CollectiveStep, Shard, Topology,
+    Shard,
     blocks::{
         LayerContext, LayerPlace, Linear,
         allocate::Allocate,
@@ -20,7 +20,6 @@ use crate::{
         parts::{Convert, Form, Listed, Tensors, VectorPart},
         rope::{rope_of, rope_tables},
     },
-    split::topology::attention_axis,
 };
 use rows::{keys_and_values, pairs, query_rows, scaled, tensor_rows, value_norm};
 pub(crate) use together::Together;
@@ -223,23 +222,10 @@ impl Attention<Listed> {
         }
     }
 
-    /// Returns the sums of squares before norms over all heads, and behind the output projection,
-    /// over the ranks that heads are split over. There are none with several DP ranks of one
-    /// rank each.
-    pub fn collectives(
-        attention: &AttentionSpec,
-        hidden: usize,
-        topology: Topology,
-        axis: Axis,
-    ) -> Vec<CollectiveStep> {
-        if topology.dp_size() > 1 && topology.attention.size == 1 {
-            return Vec::new();
-        }
-        let squares = (attention.qk_norm == QkNorm::Whole).then_some(2);
-        let widths = squares.into_iter().chain([hidden]);
-        widths
-            .map(|width| CollectiveStep::sum(attention_axis(axis), width))
-            .collect()
+    /// Returns the number of sums of squares that ranks add up before norms over all heads:
+    /// those of queries, and of keys.
+    pub fn squares(attention: &AttentionSpec) -> Option<usize> {
+        (attention.qk_norm == QkNorm::Whole).then_some(2)
     }
 
     /// Returns the attention shape of the heads in `shard`.

@@ -4,12 +4,12 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    Axis, Backend, BackendError, DeltaOperands, DeltaShape, GatedDelta as Weights, Holds,
+    Backend, BackendError, DeltaOperands, DeltaShape, GatedDelta as Weights, Holds,
 };
 use lockstep_types::{GatedDeltaInputs, GatedDeltaSpec, NormKind};
 
 use crate::{
-    CollectiveStep, Place, Shard, Topology,
+    Place, Shard,
     blocks::{
         LayerPlace, Linear,
         allocate::Allocate,
@@ -19,7 +19,6 @@ use crate::{
         parts::{Convert, Form, Listed, Tensors, VectorPart},
         recurrent::{StatePlace, convolution_part, delta_shape, moved, scaled},
     },
-    split::topology::attention_axis,
 };
 
 /// One rank's heads of one layer's Gated DeltaNet.
@@ -219,15 +218,6 @@ impl GatedDelta<Listed> {
                 false,
             ),
         }
-    }
-
-    /// Returns the sum behind the output projection, over the ranks that heads are split over.
-    /// There is none with several DP ranks of one rank each.
-    pub fn collectives(hidden: usize, topology: Topology, axis: Axis) -> Vec<CollectiveStep> {
-        if topology.dp_size() > 1 && topology.attention.size == 1 {
-            return Vec::new();
-        }
-        vec![CollectiveStep::sum(attention_axis(axis), hidden)]
     }
 }
 

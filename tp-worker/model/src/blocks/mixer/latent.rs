@@ -8,13 +8,13 @@
 mod tensors;
 
 use lockstep_backend::{
-    AttendLatent, AttentionShape, Axis, Backend, BackendError, Holds, LatentHeads, LatentShape,
+    AttendLatent, AttentionShape, Backend, BackendError, Holds, LatentHeads, LatentShape,
     LatentSpace,
 };
 use lockstep_types::{KvGroup, LatentAttentionSpec, ModelConfig, RopeConfig};
 
 use crate::{
-    CollectiveStep, Shard, Topology,
+    Shard,
     blocks::{
         LayerContext, LayerPlace, Linear,
         allocate::Allocate,
@@ -23,7 +23,6 @@ use crate::{
         parts::{Convert, Form, Listed, Tensors},
         rope::{rope_of_latent, rope_tables},
     },
-    split::topology::attention_axis,
 };
 use tensors::Parts;
 
@@ -183,15 +182,6 @@ impl LatentAttention<Listed> {
             keys: heads.clone().map(|head| parts.key(head)).collect(),
             values: heads.map(|head| parts.value(head)).collect(),
             output: parts.output(),
-        }
-    }
-
-    /// Returns the sum behind the output projection, over the ranks that heads are split over.
-    /// There is none with several DP ranks of one rank each.
-    pub fn collectives(hidden: usize, topology: Topology, axis: Axis) -> Vec<CollectiveStep> {
-        match topology.dp_size() > 1 && topology.attention.size == 1 {
-            true => Vec::new(),
-            false => vec![CollectiveStep::sum(attention_axis(axis), hidden)],
         }
     }
 

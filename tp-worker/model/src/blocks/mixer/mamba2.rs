@@ -4,14 +4,13 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    Axis, Backend, BackendError, ColumnGroups, DeltaShape, Holds, Mamba2 as Weights,
-    Mamba2Operands, RmsNorm,
+    Backend, BackendError, ColumnGroups, DeltaShape, Holds, Mamba2 as Weights, Mamba2Operands,
+    RmsNorm,
 };
 use lockstep_types::{Mamba2Spec, NormKind};
 
-use super::gated_delta::GatedDelta;
 use crate::{
-    CollectiveStep, Place, Shard, Topology,
+    Place, Shard, Topology,
     blocks::{
         LayerContext, LayerPlace, Linear,
         allocate::Allocate,
@@ -21,7 +20,6 @@ use crate::{
         parts::{Convert, Form, Listed, Tensors, VectorPart},
         recurrent::{StatePlace, bias_part, convolution_part, mamba_shape, moved, scaled},
     },
-    split::topology::attention_axis,
 };
 
 /// One rank's heads of one layer's Mamba-2 block.
@@ -211,18 +209,9 @@ impl Mamba2<Listed> {
         }
     }
 
-    /// Returns the sums of squares where ranks have parts of groups, and the sum behind the output
-    /// projection, over the ranks that heads are split over.
-    pub fn collectives(
-        spec: &Mamba2Spec,
-        hidden: usize,
-        topology: Topology,
-        axis: Axis,
-    ) -> Vec<CollectiveStep> {
-        let squares = shares_groups(spec, topology).then_some(spec.groups);
-        let squares = squares.map(|width| CollectiveStep::sum(attention_axis(axis), width));
-        let outputs = GatedDelta::collectives(hidden, topology, axis);
-        squares.into_iter().chain(outputs).collect()
+    /// Returns the number of sums of squares that ranks add up, where they have parts of groups.
+    pub fn squares(spec: &Mamba2Spec, topology: Topology) -> Option<usize> {
+        shares_groups(spec, topology).then_some(spec.groups)
     }
 }
 

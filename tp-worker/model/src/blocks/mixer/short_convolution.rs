@@ -4,13 +4,12 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    Axis, Backend, BackendError, ConvolutionShape, Holds, ShortConvolution as Weights,
+    Backend, BackendError, ConvolutionShape, Holds, ShortConvolution as Weights,
 };
 use lockstep_types::ShortConvolutionSpec;
 
-use super::gated_delta::GatedDelta;
 use crate::{
-    CollectiveStep, Place, Topology,
+    Place,
     blocks::{
         LayerPlace, Linear,
         allocate::Allocate,
@@ -114,11 +113,6 @@ impl ShortConvolution<Listed> {
                 bias && leads,
             ),
         }
-    }
-
-    /// Returns the sum behind the output projection, over the ranks that channels are split over.
-    pub fn collectives(hidden: usize, topology: Topology, axis: Axis) -> Vec<CollectiveStep> {
-        GatedDelta::collectives(hidden, topology, axis)
     }
 }
 

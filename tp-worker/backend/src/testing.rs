@@ -1,0 +1,5 @@
+//! Plain computations that tests of devices compare with.
+
+mod latent;
+
+pub use latent::LatentText;
