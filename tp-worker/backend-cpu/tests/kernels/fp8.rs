@@ -28,6 +28,7 @@ impl Stored {
             cols,
             codes: codes.map(|x| E4m3::nearest(x * 400.0).0).collect(),
             grid: Arc::new(ScaleGrid {
+                tensor: String::new(),
                 values: scales.map(|x| (x.abs() + 0.1) / 300.0).collect(),
                 stride,
                 rows: high,
@@ -67,6 +68,7 @@ impl Stored {
     fn format(&self, first: usize) -> WeightFormat {
         let checkpoint = Fp8Checkpoint {
             block: Some([self.grid.rows, self.grid.cols]),
+            mixed: false,
             floats: Vec::new(),
         };
         let group = checkpoint.group(first).unwrap();
