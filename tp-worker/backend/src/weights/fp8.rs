@@ -79,10 +79,10 @@ impl HostFp8<'_> {
     pub(super) fn wrong_tensor(&self) -> Option<&str> {
         let mut blocks = self.blocks.iter().zip(&self.scales);
         let (_, scales) = blocks.find(|(block, _)| {
-            let rows = (0..block.rows).filter_map(|row| block.row(row, self.cols));
+            let mut rows = (0..block.rows).filter_map(|row| block.row(row, self.cols));
             // Without a branch for each code, so that many are compared at once.
             let wrong = |codes: &[u8]| codes.iter().fold(false, |w, code| w | E4m3(*code).is_nan());
-            rows.into_iter().any(wrong)
+            rows.any(wrong)
         })?;
         Some(&scales.whole.tensor)
     }
