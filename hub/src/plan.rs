@@ -17,9 +17,12 @@ const INDEX: &str = "model.safetensors.index.json";
 const TOKENIZER: &str = "tokenizer.json";
 
 /// Small files that are read if a model has them.
-const DESCRIPTIONS: [&str; 8] = [
+const DESCRIPTIONS: [&str; 11] = [
     CONFIG,
     "generation_config.json",
+    "hf_quant_config.json",
+    "quant_config.json",
+    "quantize_config.json",
     TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",

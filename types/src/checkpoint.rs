@@ -37,6 +37,8 @@ pub struct Fp8Checkpoint {
     /// Rows and columns of the blocks that share a scale; `None` if whole rows or whole
     /// matrices do.
     pub block: Option<[usize; 2]>,
+    /// True if some matrices have scales of blocks, and others scales of whole rows or matrices.
+    pub mixed: bool,
     /// Projections that are floats of 16 or 32 bits, by their names below
     /// [`TensorNames::layers`](crate::TensorNames::layers): "3.mlp.down_proj".
     pub floats: Vec<String>,
@@ -65,6 +67,36 @@ impl Fp8Checkpoint {
 }
 
 impl CheckpointFormat {
+    /// Describes the form for people; `None` if matrices are plain floats.
+    pub fn describe(&self) -> Option<String> {
+        let (form, floats, what) = match self {
+            Self::Floats => return None,
+            Self::Fp8(fp8) => {
+                let scales = match (fp8.block, fp8.mixed) {
+                    (None, _) => "every row or matrix".to_owned(),
+                    (Some([rows, cols]), false) => format!("every {rows} × {cols}"),
+                    (Some([rows, cols]), true) => format!("every {rows} × {cols}, row or matrix"),
+                };
+                (
+                    format!("FP8 with a scale for {scales}"),
+                    &fp8.floats,
+                    "projections",
+                )
+            }
+            Self::Mxfp4(mxfp4) => {
+                let form = format!(
+                    "MXFP4 experts with an exponent for every {}",
+                    Mxfp4Checkpoint::GROUP
+                );
+                (form, &mxfp4.floats, "stacks")
+            }
+        };
+        Some(match floats.len() {
+            0 => form,
+            count => format!("{form}, but for {count} {what}"),
+        })
+    }
+
     /// Returns the 8-bit floats in which matrices of `role` are stored, unless they are listed
     /// as exceptions; `None` if such matrices are floats of 16 or 32 bits.
     pub fn fp8(&self, role: MatrixRole) -> Option<&Fp8Checkpoint> {
@@ -90,9 +122,41 @@ mod tests {
     use super::*;
 
     #[test]
+    fn people_read_what_a_form_is() {
+        let fp8 = |block, mixed, floats: &[&str]| {
+            let floats = floats.iter().map(|name| (*name).to_owned()).collect();
+            let form = CheckpointFormat::Fp8(Fp8Checkpoint {
+                block,
+                mixed,
+                floats,
+            });
+            form.describe().expect("no floats")
+        };
+        let block = Some([128, 64]);
+        for (found, expected) in [
+            (
+                fp8(None, false, &[]),
+                "FP8 with a scale for every row or matrix",
+            ),
+            (
+                fp8(block, false, &["a", "b"]),
+                "FP8 with a scale for every 128 × 64, but for 2 projections",
+            ),
+            (
+                fp8(block, true, &[]),
+                "FP8 with a scale for every 128 × 64, row or matrix",
+            ),
+        ] {
+            assert_eq!(found, expected);
+        }
+        assert_eq!(CheckpointFormat::Floats.describe(), None);
+    }
+
+    #[test]
     fn a_group_has_one_scale_wherever_a_part_begins() {
         let fp8 = |block| Fp8Checkpoint {
             block,
+            mixed: false,
             floats: Vec::new(),
         };
         for (block, first, group) in [

@@ -241,11 +241,11 @@ fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
         config.dtype,
     ) {
         (WeightFormat::Int8 | WeightFormat::Int4, _) => &[Arithmetic::Int8Dot],
-        (WeightFormat::Float | WeightFormat::Mxfp4, Dtype::Bfloat16) => {
+        (WeightFormat::Float | WeightFormat::Mxfp4 | WeightFormat::Fp8 { .. }, Dtype::Bfloat16) => {
             &[Arithmetic::Bf16Dot, Arithmetic::F32Fma]
         }
-        (WeightFormat::Float | WeightFormat::Mxfp4, Dtype::Float32)
-        | (WeightFormat::Float32 | WeightFormat::Fp8 { .. }, _) => &[Arithmetic::F32Fma],
+        (WeightFormat::Float | WeightFormat::Mxfp4 | WeightFormat::Fp8 { .. }, Dtype::Float32)
+        | (WeightFormat::Float32, _) => &[Arithmetic::F32Fma],
     }
 }
 

@@ -1,20 +1,23 @@
 //! Form of the weight matrices in a model's files, from the `quantization_config` of its
-//! `config.json`. Each method of rounding is a file.
+//! `config.json`, or from a file beside it. Each method of rounding is a file.
 
+mod beside;
 mod compressed_tensors;
 mod fp8;
+mod modelopt;
 mod mxfp4;
+mod stored;
 
-use std::path::Path;
-
-use lockstep_files::weights::{Dtype, weight_files};
 use lockstep_types::{
-    CheckpointFormat, ExpertTensors, LayerSpec, Mlp, ModelConfig, ModelConfigError,
-    Mxfp4Checkpoint, TensorNames,
+    CheckpointFormat, ExpertTensors, Fp8Checkpoint, LayerSpec, Mlp, ModelConfig, ModelConfigError,
+    Mxfp4Checkpoint,
 };
 use serde_json::{Map, Value};
 
 use crate::raw::Raw;
+
+pub(crate) use beside::of_folder;
+pub(crate) use stored::read_stored;
 
 /// Key of the form; without it matrices are floats.
 pub(crate) const KEY: &str = "quantization_config";
@@ -23,19 +26,29 @@ pub(crate) const KEY: &str = "quantization_config";
 type Reader = fn(&Raw) -> Result<CheckpointFormat, ModelConfigError>;
 
 /// Methods that are served, by their names in `quant_method`.
-const METHODS: [(&str, Reader); 3] = [
+const METHODS: [(&str, Reader); 4] = [
     ("compressed-tensors", compressed_tensors::read),
     ("fp8", fp8::read),
+    ("modelopt", modelopt::read),
     ("mxfp4", mxfp4::read),
 ];
 
-/// Reads the form of the weight matrices.
+/// Remedy for forms that are not served, as a clause.
+const UNQUANTIZED: &str = "use a release of the model in 8-bit floats (of the methods fp8, \
+                           compressed-tensors or modelopt) or in mxfp4, or the unquantized one";
+
+/// Returns true if `config.json` names a form.
+fn says(config: &Raw) -> bool {
+    let says_nothing = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+    !config.get(KEY).is_none_or(says_nothing)
+}
+
+/// Reads the form of the weight matrices that `config.json` names.
 ///
 /// # Errors
 /// [`ModelConfigError::Unsupported`] for a form that is not served names the remedy.
 pub(crate) fn read(config: &Raw) -> Result<CheckpointFormat, ModelConfigError> {
-    let says_nothing = |value: &Value| value.as_object().is_some_and(Map::is_empty);
-    if config.get(KEY).is_none_or(says_nothing) {
+    if !says(config) {
         return Ok(CheckpointFormat::Floats);
     }
     let Some(method) = config.object(KEY)? else {
@@ -44,12 +57,33 @@ pub(crate) fn read(config: &Raw) -> Result<CheckpointFormat, ModelConfigError> {
     let name = method.text("quant_method")?.unwrap_or_default();
     match METHODS.iter().find(|(served, _)| *served == name) {
         Some((_, read)) => read(&method),
-        None => {
-            let remedy = "served are 8-bit floats of the methods fp8 and compressed-tensors, and \
-                          mxfp4; use such a release of the model, or the unquantized one";
-            Err(config.unsupported(KEY, remedy))
-        }
+        None => Err(method.unsupported("quant_method", UNQUANTIZED)),
     }
+}
+
+/// Joins the scales of one more group of matrices, which `config` names by `key`, to those of
+/// the groups before it. All blocks must be of one size.
+fn merged(
+    all: Option<Fp8Checkpoint>,
+    group: Fp8Checkpoint,
+    config: &Raw,
+    key: &str,
+) -> Result<Fp8Checkpoint, ModelConfigError> {
+    let Some(all) = all else {
+        return Ok(group);
+    };
+    let block = match (all.block, group.block) {
+        (Some(first), Some(other)) if first != other => {
+            let remedy = "blocks of scales must have one size in all groups";
+            return Err(config.unsupported(key, remedy));
+        }
+        (first, other) => first.or(other),
+    };
+    Ok(Fp8Checkpoint {
+        block,
+        mixed: all.mixed || group.mixed || all.block != group.block,
+        floats: all.floats,
+    })
 }
 
 /// Refuses keys that are not `known` and say something: they may change weights.
@@ -75,35 +109,6 @@ pub(crate) fn note(format: &CheckpointFormat) -> Option<String> {
                 .to_owned(),
         ),
     }
-}
-
-/// Finds the matrices that are floats in a checkpoint of another form. The tensors say it, as
-/// lists of exceptions in `config.json` are written in many ways. Missing or damaged weights
-/// are reported by the code that loads them.
-pub(crate) fn with_floats(
-    mut format: CheckpointFormat,
-    folder: &Path,
-    names: &TensorNames,
-) -> CheckpointFormat {
-    // Dimensions of matrices, and the type that is no float.
-    let (floats, dimensions, rounded) = match &mut format {
-        CheckpointFormat::Floats => return format,
-        CheckpointFormat::Fp8(fp8) => (&mut fp8.floats, 2, Dtype::F8_E4M3),
-        CheckpointFormat::Mxfp4(mxfp4) => (&mut mxfp4.floats, 3, Dtype::U8),
-    };
-    let files = weight_files(folder).ok().flatten().unwrap_or_default();
-    for (name, place) in files.iter().flat_map(|file| &file.tensors) {
-        if place.shape.len() == dimensions && place.dtype != rounded {
-            let below = match dimensions {
-                2 => names.module(name),
-                _ => names.below(name),
-            };
-            floats.extend(below.map(str::to_owned));
-        }
-    }
-    floats.sort_unstable();
-    floats.dedup();
-    format
 }
 
 /// Checks that a checkpoint of MXFP4 has matrices in the form that is served: stacked experts,

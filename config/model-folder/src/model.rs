@@ -83,8 +83,7 @@ impl Described {
             }
             families::stored_experts(&mut self.model, &stored);
         }
-        let ModelConfig { path, names, .. } = &self.model;
-        self.model.checkpoint = checkpoint::with_floats(self.model.checkpoint.clone(), path, names);
+        self.notes.extend(checkpoint::read_stored(&mut self.model));
         scales::read(&mut self.model)?;
         Ok(self)
     }
@@ -172,7 +171,7 @@ fn own_draft(config: &Raw, family: &Family, model: &ModelConfig) -> bool {
 /// # Errors
 /// [`ModelConfigError`]: a key is missing or damaged, or asks for a feature that is not served.
 pub(crate) fn dflash(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigError> {
-    if checkpoint::read(config)? != CheckpointFormat::Floats {
+    if checkpoint::of_folder(dir, config)? != CheckpointFormat::Floats {
         let remedy = "drafts in 8-bit floats are not served; use an unquantized one";
         return Err(config.unsupported(checkpoint::KEY, remedy));
     }
@@ -189,7 +188,7 @@ pub(crate) fn head(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigE
     // Many heads have their target's list, whose layers are not theirs.
     let mut config = config.clone();
     config.put("layer_types", serde_json::Value::Null);
-    if checkpoint::read(&config)? != CheckpointFormat::Floats {
+    if checkpoint::of_folder(dir, &config)? != CheckpointFormat::Floats {
         let remedy = "heads in 8-bit or 4-bit floats are not served; use an unquantized one";
         return Err(config.unsupported(checkpoint::KEY, remedy));
     }
@@ -202,7 +201,7 @@ fn build(dir: &Path, config: &Raw, family: &Family) -> Result<ModelConfig, Model
     let model = ModelConfig {
         path: dir.to_owned(),
         load_format: LoadFormat::Auto,
-        checkpoint: checkpoint::read(config)?,
+        checkpoint: checkpoint::of_folder(dir, config)?,
         quantization: Quantization::None,
         architecture: family.architecture(),
         names: (family.names)(),

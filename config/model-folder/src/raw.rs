@@ -182,6 +182,18 @@ impl Raw {
         }
     }
 
+    /// A list of texts.
+    pub(crate) fn texts(&self, key: &str) -> Result<Vec<&str>, ModelConfigError> {
+        let Some(value) = self.get(key) else {
+            return Ok(Vec::new());
+        };
+        let list = value.as_array();
+        match list.and_then(|list| list.iter().map(Value::as_str).collect()) {
+            Some(texts) => Ok(texts),
+            None => Err(self.wrong(key, format!("is {value}, not a list of texts"))),
+        }
+    }
+
     /// A nested object.
     pub(crate) fn object(&self, key: &str) -> Result<Option<Self>, ModelConfigError> {
         match self.get(key) {

@@ -22,6 +22,9 @@ fn model(engine: &EngineConfig) -> Finding {
     if active < all {
         found += &format!(", {} of them for a token", rounded(active));
     }
+    if let Some(form) = model.checkpoint.describe() {
+        found += &format!(", {form}");
+    }
     Finding::new("Model", found)
 }
 

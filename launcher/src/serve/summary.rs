@@ -9,7 +9,8 @@ use lockstep_model::parameters;
 use lockstep_process::exit;
 use lockstep_traces::Destination;
 use lockstep_types::{
-    DeviceKind, EngineConfig, Footprint as _, NodeConfig, Quantization, Verification,
+    CheckpointFormat, DeviceKind, EngineConfig, Footprint as _, NodeConfig, Quantization,
+    Verification,
 };
 
 use super::children::Children;
@@ -355,11 +356,16 @@ pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 * 1e-6)
 }
 
-/// Name of the type of the weights.
-pub(crate) fn weights(engine: &EngineConfig) -> &'static str {
-    match engine.model.quantization {
-        Quantization::None => engine.dtype.name(),
-        quantization => quantization.name(),
+/// Name of the type of the weights, and where that is another one, of the type of their inputs.
+pub(crate) fn weights(engine: &EngineConfig) -> String {
+    let inputs = engine.dtype.name();
+    match (engine.model.quantization, &engine.model.checkpoint) {
+        (Quantization::None, CheckpointFormat::Floats) => inputs.to_owned(),
+        (Quantization::None, CheckpointFormat::Fp8(_)) => format!("FP8 with {inputs} inputs"),
+        (Quantization::None, CheckpointFormat::Mxfp4(_)) => {
+            format!("MXFP4 experts with {inputs} inputs")
+        }
+        (quantization, _) => quantization.name().to_owned(),
     }
 }
 

@@ -47,7 +47,7 @@ use cut::{Cut, block_height};
 pub(crate) use cut::{FLOAT_GROUPS, INTEGER_GROUPS, InputGroups};
 pub(crate) use fp8::{
     CODE_SCALE as FP8_CODE_SCALE, MOST_SCALES as FP8_MOST_SCALES, RUN as FP8_RUN,
-    place as fp8_place, select as fp8, step_words as fp8_step_words, widening as fp8_widening,
+    Widenings as Fp8Widenings, place as fp8_place, select as fp8, step_words as fp8_step_words,
 };
 pub(crate) use grouped::{Apart, Groups, Inputs, Scratch, grouped_matmul, grouped_words};
 pub(crate) use mxfp4::{

@@ -65,8 +65,8 @@ pub use shape::{
 pub use states::{NoStates, RowState, Span, StateKeep, states_misfit};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{
-    CheckpointDtype, E2m1, E4m3, E8m0, HostBlock, HostFloats, HostForm, HostFp8, HostMatrix,
-    HostMxfp4, HostTurned, HostTurnedFp8, Mxfp4Group, Outputs, RandomBlock, RandomMatrix,
-    RandomNumbers, ScaleGrid, ScalePart,
+    CheckpointDtype, E2m1, E4m3, E8m0, HostBlock, HostFloats, HostForm, HostFp8, HostJoined,
+    HostMatrix, HostMxfp4, HostTurned, HostTurnedFp8, Mxfp4Group, Outputs, RandomBlock,
+    RandomMatrix, RandomNumbers, ScaleGrid, ScalePart,
 };
 pub use world::{WorldRows, WorldSize};

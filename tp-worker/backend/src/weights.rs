@@ -7,6 +7,7 @@ mod e8m0;
 mod floats;
 mod form;
 mod fp8;
+mod joined;
 mod mxfp4;
 mod random;
 mod turned;
@@ -18,6 +19,7 @@ pub use e8m0::E8m0;
 pub use floats::{CheckpointDtype, HostFloats};
 pub use form::{HostBlock, HostForm};
 pub use fp8::{HostFp8, ScaleGrid, ScalePart};
+pub use joined::HostJoined;
 pub use mxfp4::{HostMxfp4, Mxfp4Group};
 pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
 pub use turned::{HostTurned, Outputs};
@@ -37,6 +39,8 @@ pub enum HostMatrix<'a> {
     TurnedFp8(HostTurnedFp8<'a>),
     /// 4-bit floats with exponents.
     Mxfp4(HostMxfp4<'a>),
+    /// Matrices of different forms, one below the other.
+    Joined(HostJoined<'a>),
     /// Random numbers, which are made while the matrix is loaded.
     Random(RandomMatrix),
 }
@@ -50,19 +54,36 @@ impl<'a> HostMatrix<'a> {
             Self::Fp8(fp8) => fp8,
             Self::TurnedFp8(turned) => turned,
             Self::Mxfp4(mxfp4) => mxfp4,
+            Self::Joined(joined) => joined,
             Self::Random(random) => random,
         }
     }
 
-    /// Puts the rows of `other`, of equal width, below these. Returns false if the two are of
-    /// different forms or types.
-    pub fn append(&mut self, other: Self) -> bool {
+    /// Puts the rows of `other`, of equal width, below these. Rows of different forms or types
+    /// stay what they are.
+    pub fn append(&mut self, other: Self) {
         match (self, other) {
-            (Self::Floats(all), Self::Floats(other)) => all.append(other),
+            (Self::Floats(all), Self::Floats(other)) if all.is_like(&other) => all.append(other),
             (Self::Fp8(all), Self::Fp8(other)) => all.append(other),
-            (Self::Mxfp4(all), Self::Mxfp4(other)) => all.append(other),
+            (Self::Mxfp4(all), Self::Mxfp4(other)) if all.is_like(&other) => all.append(other),
             (Self::Random(all), Self::Random(other)) => all.append(other),
-            _ => false,
+            (Self::Joined(all), other) => all.parts.push(other),
+            (all, other) => {
+                let first = std::mem::replace(all, Self::Joined(HostJoined::default()));
+                let parts = vec![first, other];
+                *all = Self::Joined(HostJoined { parts });
+            }
+        }
+    }
+
+    /// Returns the name of a tensor that holds a number which is none, where its form has codes
+    /// for that; `None` if there is no such tensor. Reads all codes.
+    pub fn wrong_tensor(&self) -> Option<&str> {
+        match self {
+            Self::Fp8(fp8) => fp8.wrong_tensor(),
+            Self::TurnedFp8(turned) => turned.stored.wrong_tensor(),
+            Self::Joined(joined) => joined.parts.iter().find_map(Self::wrong_tensor),
+            Self::Floats(_) | Self::Turned(_) | Self::Mxfp4(_) | Self::Random(_) => None,
         }
     }
 
@@ -92,6 +113,9 @@ impl<'a> HostMatrix<'a> {
 
     /// Returns the first row that its file does not hold; `None` if all are there.
     pub fn missing_row(&self) -> Option<usize> {
+        if let Self::Joined(joined) = self {
+            return joined.missing_row();
+        }
         let missing = |(blocks, width): (&[HostBlock<'_>], usize)| {
             let mut top = 0;
             for block in blocks {

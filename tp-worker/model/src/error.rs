@@ -99,15 +99,29 @@ pub enum ModelError {
         /// Type of the tensor in the file.
         found: String,
     },
-    /// Tensors that form one matrix differ in type.
-    #[error("{file}: tensor {tensor} is not of the same type as {sibling}, with which it is fused")]
-    MixedDTypes {
+    /// A tensor of weights or of scales holds something that is no finite number.
+    #[error(
+        "{file}: tensor {tensor} holds a value that is no finite number, so the model would give \
+         no answers; download it again, or use another release of the model"
+    )]
+    NotNumber {
         /// The file.
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// The tensor that it is fused with.
-        sibling: String,
+    },
+    /// A tensor beside a weight matrix says that the matrix is stored in a way that is not served.
+    #[error(
+        "{file}: tensor {tensor} lies beside {weight} and is not read, though it may change the \
+         weights; use a release of the model in another form, or the unquantized one"
+    )]
+    Beside {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The weight matrix.
+        weight: String,
     },
     /// The model can't be split over so many ranks.
     #[error(

@@ -125,7 +125,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 67] = [
+const CASES: [&str; 69] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -151,6 +151,8 @@ const CASES: [&str; 67] = [
     "llama_fp8",
     "phi3_fp8",
     "qwen3_fp8",
+    "qwen3_moe_fp8",
+    "llama_fp8_modelopt",
     "mixtral",
     "qwen3_moe",
     "qwen3_moe_sparse_step",

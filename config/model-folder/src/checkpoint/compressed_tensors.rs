@@ -2,7 +2,7 @@
 
 use lockstep_types::{CheckpointFormat, Fp8Checkpoint, ModelConfigError};
 
-use super::refuse_unknown;
+use super::{merged, refuse_unknown};
 use crate::raw::Raw;
 
 /// Keys that are read, or change no weight: see [`super::fp8`]. Others must say nothing.
@@ -17,7 +17,7 @@ const KNOWN: [&str; 8] = [
     "version",
 ];
 /// Such keys of a group. A group's targets are what its tensors show.
-const KNOWN_OF_GROUP: [&str; 5] = [
+pub(super) const KNOWN_OF_GROUP: [&str; 5] = [
     "format",
     "input_activations",
     "output_activations",
@@ -25,7 +25,7 @@ const KNOWN_OF_GROUP: [&str; 5] = [
     "weights",
 ];
 /// Such keys of a group's weights.
-const KNOWN_OF_WEIGHTS: [&str; 10] = [
+pub(super) const KNOWN_OF_WEIGHTS: [&str; 10] = [
     "block_structure",
     "dynamic",
     "num_bits",
@@ -53,6 +53,7 @@ pub(super) fn read(config: &Raw) -> Result<CheckpointFormat, ModelConfigError> {
         let remedy = "served are compressed checkpoints; save it with compression";
         return Err(config.unsupported("quantization_status", remedy));
     }
+    config.texts("ignore")?;
     let groups = config.object(GROUPS)?;
     let groups = groups.ok_or_else(|| config.wrong(GROUPS, "is missing"))?;
     let mut found = None;
@@ -60,16 +61,17 @@ pub(super) fn read(config: &Raw) -> Result<CheckpointFormat, ModelConfigError> {
         let Some(group) = groups.object(name)? else {
             continue;
         };
-        let block = read_group(config, &group)?;
-        if found.is_some_and(|found| found != block) {
-            let remedy = "all groups must have scales of the same blocks";
-            return Err(config.unsupported(GROUPS, remedy));
-        }
-        found = Some(block);
+        let group = Fp8Checkpoint {
+            block: read_group(config, &group)?,
+            mixed: false,
+            floats: Vec::new(),
+        };
+        found = Some(merged(found, group, config, GROUPS)?);
     }
-    let block = found.ok_or_else(|| config.wrong(GROUPS, "has no group"))?;
-    let floats = Vec::new();
-    Ok(CheckpointFormat::Fp8(Fp8Checkpoint { block, floats }))
+    match found {
+        Some(fp8) => Ok(CheckpointFormat::Fp8(fp8)),
+        None => Err(config.wrong(GROUPS, "has no group")),
+    }
 }
 
 /// Reads the blocks of a group of modules.

@@ -34,8 +34,18 @@ pub(super) fn read(config: &Raw) -> Result<CheckpointFormat, ModelConfigError> {
     ) {
         return Err(config.unsupported("activation_scheme", "served are dynamic and static"));
     }
+    if !matches!(
+        config.text("scale_fmt")?.unwrap_or("ue8m0"),
+        "ue8m0" | "float"
+    ) {
+        return Err(config.unsupported("scale_fmt", "served are float and ue8m0"));
+    }
+    for list in ["ignored_layers", "modules_to_not_convert"] {
+        config.texts(list)?;
+    }
     Ok(CheckpointFormat::Fp8(Fp8Checkpoint {
         block: config.pair("weight_block_size")?,
+        mixed: false,
         floats: Vec::new(),
     }))
 }

@@ -1,8 +1,11 @@
-use lockstep_types::{CheckpointFormat, ModelConfig, Mxfp4Checkpoint, TensorNames};
+use lockstep_types::{CheckpointFormat, ModelConfig, Mxfp4Checkpoint};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
 use crate::testing::{folder, llama, with};
+
+mod beside;
+mod modelopt;
 
 fn model(quantization: &Value) -> TempDir {
     folder(
@@ -17,7 +20,10 @@ fn load(quantization: &Value) -> Result<ModelConfig, String> {
 
 fn block(quantization: &Value) -> Option<[usize; 2]> {
     match load(quantization).expect("served").checkpoint {
-        CheckpointFormat::Fp8(fp8) => fp8.block,
+        CheckpointFormat::Fp8(fp8) => {
+            assert!(!fp8.mixed, "{quantization}");
+            fp8.block
+        }
         CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => panic!("{quantization} is FP8"),
     }
 }
@@ -42,6 +48,22 @@ fn compressed(weights: &Value) -> Value {
             "output_activations": null,
         }},
     })
+}
+
+/// As the Model Optimizer writes it into `config.json`, with keys replaced.
+fn modelopt(own: &Value) -> Value {
+    let floats = json!({"dynamic": false, "num_bits": 8, "type": "float"});
+    let plain = json!({
+        "quant_method": "modelopt",
+        "quant_algo": "FP8",
+        "ignore": ["lm_head", "model.layers.*.mlp.gate"],
+        "kv_cache_scheme": floats,
+        "producer": {"name": "modelopt", "version": "0.47.0"},
+        "config_groups": {"group_0": {
+            "targets": ["Linear"], "weights": floats, "input_activations": floats,
+        }},
+    });
+    with(plain, own)
 }
 
 #[test]
@@ -71,6 +93,15 @@ fn blocks_rows_and_whole_matrices_have_scales() {
             compressed(&json!({"strategy": "block", "block_structure": [128, 128]})),
             Some([128, 128]),
         ),
+        (modelopt(&json!({})), None),
+        (
+            modelopt(&json!({"quant_algo": "fp8_per_channel_per_token"})),
+            None,
+        ),
+        (
+            modelopt(&json!({"quant_algo": "FP8_PB_WO", "group_size": 128, "config_groups": null})),
+            Some([128, 128]),
+        ),
     ] {
         assert_eq!(block(&quantization), expected, "{quantization}");
     }
@@ -88,9 +119,12 @@ fn what_is_not_served_is_refused_by_name() {
     for (quantization, key) in [
         (
             json!({"quant_method": "gptq", "bits": 4}),
-            "`quantization_config`",
+            "`quantization_config.quant_method` is \"gptq\"",
         ),
-        (json!({"bits": 4}), "`quantization_config`"),
+        (
+            json!({"bits": 4}),
+            "`quantization_config.quant_method` is absent",
+        ),
         (
             json!({"quant_method": 8}),
             "`quantization_config.quant_method`",
@@ -116,6 +150,14 @@ fn what_is_not_served_is_refused_by_name() {
         (
             fp8(json!({"rotated": true})),
             "`quantization_config.rotated`",
+        ),
+        (
+            fp8(json!({"scale_fmt": "odd"})),
+            "`quantization_config.scale_fmt`",
+        ),
+        (
+            fp8(json!({"modules_to_not_convert": "lm_head"})),
+            "`quantization_config.modules_to_not_convert`",
         ),
         (compressed(&json!({"num_bits": 4})), "weights.num_bits`"),
         (compressed(&json!({"type": "int"})), "weights.type`"),
@@ -200,34 +242,72 @@ fn write(dir: &TempDir, tensors: &[(&str, &str)]) {
     std::fs::write(dir.path().join("model.safetensors"), file).expect("written");
 }
 
-/// The list of exceptions in `config.json` does not count.
+/// The lists of exceptions in `config.json` do not count, whatever the tool that wrote them.
 #[test]
 fn tensors_say_which_projections_are_floats() {
-    let dir = model(&json!({"quant_method": "fp8", "modules_to_not_convert": ["down_proj"]}));
+    for quantization in [
+        json!({"quant_method": "fp8", "modules_to_not_convert": ["down_proj"]}),
+        with(
+            compressed(&json!({})),
+            &json!({"ignore": ["re:.*down_proj", "model.layers.0.mlp.down_proj", "Linear"]}),
+        ),
+        modelopt(&json!({"ignore": ["model.layers.*.mlp.down_proj*"]})),
+    ] {
+        let dir = model(&quantization);
+        write(
+            &dir,
+            &[
+                ("lm_head.weight", "BF16"),
+                ("model.embed_tokens.weight", "BF16"),
+                ("model.layers.0.input_layernorm.weight", "BF16"),
+                ("model.layers.0.mlp.down_proj.weight", "F8_E4M3"),
+                ("model.layers.1.mlp.down_proj.weight", "F8_E4M3"),
+                ("model.layers.1.mlp.up_proj.weight", "BF16"),
+                ("model.layers.1.self_attn.o_proj.weight", "BF16"),
+                ("model.visual.layers.0.proj.weight", "BF16"),
+            ],
+        );
+        let model = crate::load(dir.path()).expect("served");
+        let CheckpointFormat::Fp8(fp8) = model.checkpoint else {
+            panic!("it is FP8");
+        };
+        assert_eq!(fp8.floats, ["1.mlp.up_proj", "1.self_attn.o_proj"]);
+    }
+}
+
+/// Scales that an engine needs only if it rounds inputs or caches as the checkpoint allows.
+#[test]
+fn scales_that_are_not_used_are_named() {
+    let dir = model(&modelopt(&json!({})));
+    let projection = "model.layers.0.mlp.down_proj";
+    let inputs = [0, 1].map(|layer| format!("model.layers.{layer}.mlp.down_proj.input_scale"));
     write(
         &dir,
         &[
-            ("lm_head.weight", "BF16"),
-            ("model.embed_tokens.weight", "BF16"),
-            ("model.layers.0.input_layernorm.weight", "BF16"),
-            ("model.layers.0.mlp.down_proj.weight", "F8_E4M3"),
-            ("model.layers.1.mlp.down_proj.weight", "F8_E4M3"),
-            ("model.layers.1.mlp.up_proj.weight", "BF16"),
-            ("model.layers.1.self_attn.o_proj.weight", "BF16"),
-            ("model.visual.layers.0.proj.weight", "BF16"),
+            (&format!("{projection}.weight"), "F8_E4M3"),
+            (&inputs[0], "BF16"),
+            (&inputs[1], "BF16"),
+            ("model.layers.0.self_attn.k_proj.k_scale", "BF16"),
         ],
     );
-    let model = crate::load(dir.path()).expect("served");
-    let CheckpointFormat::Fp8(fp8) = model.checkpoint else {
-        panic!("it is FP8");
+    let notes = |dir: &TempDir| {
+        let described = crate::Described::of(dir.path()).expect("served");
+        described.with_names().expect("served").notes
     };
-    assert_eq!(fp8.floats, ["1.mlp.up_proj", "1.self_attn.o_proj"]);
+    let found = notes(&dir);
+    let said = |parts: &[&str]| {
+        let fits = |note: &&String| parts.iter().all(|part| note.contains(part));
+        assert_eq!(found.iter().filter(fits).count(), 1, "{parts:?}: {found:?}");
+    };
+    said(&["scales of inputs", "2 tensors", &inputs[0], "not used"]);
+    said(&["scales of keys and values", "1 tensors", "--kv-cache-dtype"]);
+    write(&dir, &[("model.layers.0.mlp.down_proj.weight", "F8_E4M3")]);
+    assert!(!notes(&dir).iter().any(|note| note.contains("not used")));
 }
 
 /// The exceptions among stacks of experts are floats. Other tensors do not count.
 #[test]
 fn tensors_say_which_stacks_are_floats() {
-    let names = TensorNames::default();
     let dir = tempfile::tempdir().expect("a folder");
     let stack = |layer: usize, name: &str, dtype: &str, shape: &[usize]| {
         let name = format!("model.layers.{layer}.{name}");
@@ -255,10 +335,15 @@ fn tensors_say_which_stacks_are_floats() {
     ]
     .concat();
     std::fs::write(dir.path().join("model.safetensors"), file).expect("written");
-    let format = CheckpointFormat::Mxfp4(Mxfp4Checkpoint { floats: Vec::new() });
-    let found = super::with_floats(format, dir.path(), &names);
+    let mut found = crate::load(folder(&llama(), None).path()).expect("served");
+    found.path = dir.path().to_owned();
+    found.checkpoint = CheckpointFormat::Mxfp4(Mxfp4Checkpoint { floats: Vec::new() });
+    assert!(super::read_stored(&mut found).is_empty());
     let floats = vec!["1.mlp.experts.down_proj".to_owned()];
-    assert_eq!(found, CheckpointFormat::Mxfp4(Mxfp4Checkpoint { floats }));
+    assert_eq!(
+        found.checkpoint,
+        CheckpointFormat::Mxfp4(Mxfp4Checkpoint { floats })
+    );
 }
 
 #[test]

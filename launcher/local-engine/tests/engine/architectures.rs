@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Folders of models.
-const MODELS: [&str; 67] = [
+const MODELS: [&str; 69] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -41,6 +41,8 @@ const MODELS: [&str; 67] = [
     "llama_fp8",
     "phi3_fp8",
     "qwen3_fp8",
+    "qwen3_moe_fp8",
+    "llama_fp8_modelopt",
     "mixtral",
     "qwen3_moe",
     "qwen3_moe_sparse_step",

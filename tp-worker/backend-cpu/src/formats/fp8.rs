@@ -5,8 +5,8 @@ use lockstep_types::Dtype;
 
 use super::Format;
 use crate::gemm::{
-    Element, FLOAT_GROUPS, FP8_CODE_SCALE, FP8_MOST_SCALES, FP8_RUN, InputGroups, PANEL, Tiles,
-    Widening, fp8, fp8_place, fp8_step_words, fp8_widening,
+    Element, FLOAT_GROUPS, FP8_CODE_SCALE, FP8_MOST_SCALES, FP8_RUN, Fp8Widenings, InputGroups,
+    PANEL, Tiles, Widening, fp8, fp8_place, fp8_step_words,
 };
 use crate::isa::Isa;
 use crate::quantize::GROUP;
@@ -17,7 +17,7 @@ struct Fp8 {
     inputs: Element,
     /// Factors of a column in a step, a power of two.
     scales: usize,
-    widening: Widening,
+    widenings: Fp8Widenings,
 }
 
 /// Formats with 1, 2, 4, … factors of a column in a step, for inputs of each type.
@@ -38,7 +38,7 @@ const fn with<const SCALES: usize>(inputs: Element) -> Fp8 {
     Fp8 {
         inputs,
         scales: SCALES,
-        widening: fp8_widening::<SCALES>(),
+        widenings: Fp8Widenings::new::<SCALES>(),
     }
 }
 
@@ -130,11 +130,11 @@ impl Format for Fp8 {
     }
 
     fn tiles(&self, isa: Isa, _: usize) -> &'static Tiles {
-        fp8(isa, self.inputs)
+        fp8(isa, self.inputs, self.scales)
     }
 
-    fn widening(&self, _: Isa) -> Option<&Widening> {
-        Some(&self.widening)
+    fn widening(&self, isa: Isa) -> Option<&Widening> {
+        Some(self.widenings.select(isa, self.inputs))
     }
 
     fn groups(&self) -> &'static InputGroups {

@@ -3,7 +3,8 @@
 //! A code is widened in registers and multiplied by its factor, which rounds once. The result
 //! is the f32 that dequantising the checkpoint gives. Each output is one chain of fused
 //! multiply-adds over these, in the order of inputs. So all instruction sets give the same
-//! bits, and so do slices that were widened before.
+//! bits, and so do slices that were widened before. With `vdpbf16ps`, inputs that are rounded to
+//! bf16 are multiplied in pairs by the codes instead, and sums by the factors.
 
 #![expect(
     clippy::needless_range_loop,
@@ -14,6 +15,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod scalar;
@@ -192,19 +195,33 @@ unsafe fn widen_steps<D: Widen>(scales: usize, narrow: &[u32], wide: &mut [u32])
     }
 }
 
+/// A compiled [`widen_steps`], or one that writes pairs of bf16.
+type WidenFn = unsafe fn(usize, &[u32], &mut [u32]);
+
 /// Kernels of an instruction set.
 struct Kernels {
     /// Tiles for inputs of 32 bits, and for inputs that are rounded to bf16.
     tiles: [&'static Tiles; 2],
     /// See [`widen_steps`].
-    widen: unsafe fn(usize, &[u32], &mut [u32]),
+    widen: WidenFn,
+    /// Kernels that multiply rounded inputs in pairs; `None` where there is no such instruction.
+    pairs: Option<Pairs>,
+}
+
+/// Kernels for pairs of bf16. A pair has an input of each of two runs, so they serve steps whose
+/// factors hold for two runs or more.
+struct Pairs {
+    /// Tiles for inputs that are rounded to bf16.
+    tiles: &'static Tiles,
+    /// Widens codes to pairs, and copies factors.
+    widen: WidenFn,
 }
 
 /// The kernels for a machine.
 fn kernels(isa: Isa) -> &'static Kernels {
     match isa.vectors() {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Bf16 => &avx512::ONE_BY_ONE,
+        Isa::Avx512Bf16 => &avx512_bf16::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => &avx512::KERNELS,
         #[cfg(target_arch = "x86_64")]
@@ -215,12 +232,21 @@ fn kernels(isa: Isa) -> &'static Kernels {
     }
 }
 
-/// The tiles for a machine, with inputs as products in `inputs` round them.
-pub(crate) fn select(isa: Isa, inputs: Element) -> &'static Tiles {
+/// The kernels for pairs that multiply steps with `scales` factors of each column, with inputs as
+/// products in `inputs` round them; `None` if others do.
+fn pairs(isa: Isa, inputs: Element, scales: usize) -> Option<&'static Pairs> {
+    let pairs = kernels(isa).pairs.as_ref();
+    pairs.filter(|_| inputs == Element::Bf16 && scales < MOST_SCALES)
+}
+
+/// The tiles for a machine and steps with `scales` factors of each column, with inputs as products
+/// in `inputs` round them.
+pub(crate) fn select(isa: Isa, inputs: Element, scales: usize) -> &'static Tiles {
     let [exact, rounded] = kernels(isa).tiles;
-    match inputs {
-        Element::F32 => exact,
-        Element::Bf16 => rounded,
+    match (inputs, pairs(isa, inputs, scales)) {
+        (_, Some(pairs)) => pairs.tiles,
+        (Element::F32, None) => exact,
+        (Element::Bf16, None) => rounded,
     }
 }
 
@@ -228,13 +254,50 @@ pub(crate) fn select(isa: Isa, inputs: Element) -> &'static Tiles {
 /// block.
 const WIDEN_BLOCKS: usize = 3;
 
-/// Returns the way in which slices with `SCALES` factors of a column in a step are widened.
-pub(crate) const fn widening<const SCALES: usize>() -> Widening {
-    Widening {
-        narrow_words: step_words(SCALES),
-        step_words: GROUP * PANEL,
-        blocks: |_| WIDEN_BLOCKS,
-        // SAFETY: a backend is built only for an instruction set that this machine runs.
-        widen: |isa, narrow, wide| unsafe { (kernels(isa).widen)(SCALES, narrow, wide) },
+/// Blocks of rows from which on widening a slice to pairs costs less.
+const WIDEN_PAIR_BLOCKS: usize = 2;
+
+/// The ways in which slices are widened.
+pub(crate) struct Widenings {
+    /// Factors of a column in a step.
+    scales: usize,
+    /// To f32.
+    exact: Widening,
+    /// To pairs of bf16, with factors behind them.
+    pairs: Widening,
+}
+
+impl Widenings {
+    /// Returns the ways for slices with `SCALES` factors of a column in a step.
+    pub(crate) const fn new<const SCALES: usize>() -> Self {
+        Self {
+            scales: SCALES,
+            exact: Widening {
+                narrow_words: step_words(SCALES),
+                step_words: GROUP * PANEL,
+                blocks: |_| WIDEN_BLOCKS,
+                // SAFETY: a backend is built only for an instruction set that this machine runs.
+                widen: |isa, narrow, wide| unsafe { (kernels(isa).widen)(SCALES, narrow, wide) },
+            },
+            pairs: Widening {
+                narrow_words: step_words(SCALES),
+                step_words: (GROUP / 2 + SCALES) * PANEL,
+                blocks: |_| WIDEN_PAIR_BLOCKS,
+                widen: |isa, narrow, wide| {
+                    if let Some(pairs) = &kernels(isa).pairs {
+                        // SAFETY: as above.
+                        unsafe { (pairs.widen)(SCALES, narrow, wide) }
+                    }
+                },
+            },
+        }
+    }
+
+    /// Returns the way for the tiles of [`select`].
+    pub(crate) fn select(&self, isa: Isa, inputs: Element) -> &Widening {
+        match pairs(isa, inputs, self.scales) {
+            Some(_) => &self.pairs,
+            None => &self.exact,
+        }
     }
 }

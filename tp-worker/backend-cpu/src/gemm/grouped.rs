@@ -16,7 +16,8 @@ use crate::memory::Buffer;
 use crate::partition::Shared;
 use crate::pool::Pool;
 
-/// Rows in the order of their matrices, which are all of one shape and format.
+/// Rows in the order of their matrices, which are all of one shape. A checkpoint may hold some of
+/// them in another format than the others.
 #[derive(Clone, Copy)]
 pub(crate) struct Groups<'a> {
     pub matrices: &'a [CpuMatrix],
@@ -84,13 +85,14 @@ pub(crate) fn grouped_matmul(
         return Ok(());
     };
     let Scratch { packed, firsts } = scratch;
-    let words = grouped_words(w.format, isa, rows as usize, w.cols);
+    let row_words = widest(groups.matrices, isa, rows as usize, w.cols);
+    let words = (rows as usize).saturating_mul(row_words);
     packed.grow(words, "packed activations of experts")?;
     let packed = &mut packed[..words];
     let job = Job {
         isa,
         groups,
-        row_words: row_words(w.format, isa, rows as usize, w.cols),
+        row_words,
         threads: pool.threads().div_ceil(groups.busy().max(1)),
     };
     job.pack(pool, inputs, firsts, packed);
@@ -101,6 +103,14 @@ pub(crate) fn grouped_matmul(
 /// Words of packed inputs for `rows` rows in groups of any size, and matrices with `cols` inputs.
 pub(crate) fn grouped_words(format: &dyn Format, isa: Isa, rows: usize, cols: usize) -> usize {
     rows.saturating_mul(row_words(format, isa, rows, cols))
+}
+
+/// Most words of a packed row of any of `matrices`, with `cols` inputs.
+fn widest(matrices: &[CpuMatrix], isa: Isa, rows: usize, cols: usize) -> usize {
+    let same = |one: &CpuMatrix, other: &CpuMatrix| one.format.name() == other.format.name();
+    let runs = matrices.chunk_by(same).filter_map(|run| run.first());
+    let words = runs.map(|w| row_words(w.format, isa, rows, cols));
+    words.max().unwrap_or(0)
 }
 
 /// Most words of a packed row. The form of inputs depends on the rows of a group: one form for

@@ -36,10 +36,10 @@ struct Case {
 
 impl Case {
     /// Makes `rows` rows. Every third row prefers the first experts, so that some experts have
-    /// many rows and others none.
+    /// many rows and others none. Experts have `formats` in turn.
     fn new(
         backend: &mut CpuBackend,
-        format: WeightFormat,
+        formats: &[WeightFormat],
         rows: usize,
         (count, active): (usize, usize),
     ) -> Self {
@@ -53,8 +53,9 @@ impl Case {
         let correction = (active == 3).then(|| values.floats(count));
         let scales = (active != 2).then(|| values.floats(count));
         let mut matrices = |rows: usize, cols: usize| -> Vec<_> {
-            let matrix = |_| matrix_in(backend, format, &values.floats(rows * cols), cols);
-            (0..count + shared).map(matrix).collect()
+            let all = formats.iter().cycle().take(count + shared);
+            all.map(|format| matrix_in(backend, *format, &values.floats(rows * cols), cols))
+                .collect()
         };
         let gate = match count % 4 {
             0 => ExpertGate::Clamped {
@@ -260,17 +261,27 @@ impl Case {
     }
 }
 
-const FORMATS: [WeightFormat; 3] = [WeightFormat::Float, WeightFormat::Int8, WeightFormat::Int4];
+/// Formats that all experts have, and formats that experts of one checkpoint may have in turn.
+const FORMATS: [&[WeightFormat]; 4] = [
+    &[WeightFormat::Float],
+    &[WeightFormat::Int8],
+    &[WeightFormat::Int4],
+    &[
+        WeightFormat::Float,
+        WeightFormat::Fp8 { group: 64 },
+        WeightFormat::Float32,
+    ],
+];
 
 /// Rows of which each goes through its own experts, alone and together: 70 rows fill several
 /// blocks of an expert's rows.
 #[test]
 fn experts_are_those_of_single_products() {
     for (isa, dtype) in variants() {
-        for format in FORMATS {
+        for formats in FORMATS {
             for (rows, sizes) in [1, 5, 70, 33].into_iter().zip(SIZES) {
                 let mut backend = backend(isa, dtype, 2);
-                let case = Case::new(&mut backend, format, rows, sizes);
+                let case = Case::new(&mut backend, formats, rows, sizes);
                 let found = case.run(&mut backend, 0..rows);
                 for (row, found) in found.chunks(OUT).enumerate() {
                     for (value, (sum, size)) in found.iter().zip(case.plain(&mut backend, row)) {
@@ -281,11 +292,11 @@ fn experts_are_those_of_single_products() {
                         let error = (f64::from(*value) - sum).abs();
                         assert!(
                             error <= limit,
-                            "{isa} {dtype:?} {format:?} {sizes:?}: {error}"
+                            "{isa} {dtype:?} {formats:?} {sizes:?}: {error}"
                         );
                     }
                 }
-                if (dtype, format) == (Dtype::Float32, WeightFormat::Float) {
+                if dtype == Dtype::Float32 && formats == FORMATS[0] {
                     close(&case, &mut backend, &found);
                 }
             }
@@ -307,10 +318,10 @@ fn close(case: &Case, backend: &mut CpuBackend, found: &[f32]) {
 #[test]
 fn a_row_does_not_depend_on_its_company() {
     for (isa, dtype) in variants() {
-        for format in FORMATS {
+        for formats in FORMATS {
             let (rows, sizes) = (41, (9, 3));
             let mut one = backend(isa, dtype, 1);
-            let case = Case::new(&mut one, format, rows, sizes);
+            let case = Case::new(&mut one, formats, rows, sizes);
             let together = case.run(&mut one, 0..rows);
             let mut three = backend(isa, dtype, 3);
             assert_eq!(bits(&case.run(&mut three, 0..rows)), bits(&together));
@@ -320,7 +331,7 @@ fn a_row_does_not_depend_on_its_company() {
                 assert_eq!(
                     bits(&alone),
                     bits(own),
-                    "{isa} {dtype:?} {format:?} {range:?}"
+                    "{isa} {dtype:?} {formats:?} {range:?}"
                 );
             }
         }
@@ -332,7 +343,7 @@ fn a_row_does_not_depend_on_its_company() {
 fn of_equal_experts_the_lowest_are_chosen() {
     for isa in Isa::available() {
         let mut backend = backend(isa, Dtype::Float32, 2);
-        let mut case = Case::new(&mut backend, WeightFormat::Float, 6, (12, 2));
+        let mut case = Case::new(&mut backend, &[WeightFormat::Float], 6, (12, 2));
         case.scores.fill(0.25);
         let tied = case.run(&mut backend, 0..6);
         for scores in case.scores.chunks_mut(12) {
@@ -358,7 +369,7 @@ fn experts_elsewhere_add_nothing() {
         let mut backend = backend(isa, dtype, 2);
         // Rows are even in number, so that there are no shared experts.
         for (rows, (count, active)) in [(6, (8, 2)), (40, (9, 3)), (2, (12, 1))] {
-            let case = Case::new(&mut backend, WeightFormat::Float, rows, (count, active));
+            let case = Case::new(&mut backend, &[WeightFormat::Float], rows, (count, active));
             let whole = case.run(&mut backend, 0..rows);
             let places = [0..3, 3..4, 4..count];
             let found = places
@@ -393,6 +404,6 @@ fn experts_elsewhere_add_nothing() {
 #[test]
 fn no_rows_are_fine() {
     let mut backend = backend(Isa::detect(), Dtype::Bfloat16, 2);
-    let case = Case::new(&mut backend, WeightFormat::Float, 2, (8, 2));
+    let case = Case::new(&mut backend, &[WeightFormat::Float], 2, (8, 2));
     assert!(case.run(&mut backend, 1..1).is_empty());
 }

@@ -14,6 +14,7 @@ mod machine;
 mod matmul;
 mod moves;
 mod mxfp4;
+mod pairs;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod permission;
 mod quantized;

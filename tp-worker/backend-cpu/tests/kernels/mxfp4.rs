@@ -1,13 +1,14 @@
 //! Products with 4-bit floats of a checkpoint.
 
 use lockstep_backend::{
-    CheckpointDtype, E2m1, E8m0, Holds, HostBlock, HostFloats, HostMatrix, HostMxfp4, Linear,
-    Memory as _, Ops as _, WeightFormat,
+    E2m1, E8m0, Holds, HostBlock, HostMatrix, HostMxfp4, Linear, Memory as _, Ops as _,
+    WeightFormat,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuMatrix, Isa};
 use lockstep_types::Dtype;
 
 use crate::machine::{Values, backend, bits, matrix_in, tensor, tokens as staged_tokens};
+use crate::pairs::{bf16_matrix, in_bf16, split};
 
 /// A tensor of 4-bit floats, in whole groups.
 struct Stored {
@@ -95,36 +96,6 @@ const PARTS: [(usize, usize, usize, usize); 6] = [
     (64, 4, 0, 128),
     (31, 70, 0, 2_200),
 ];
-
-/// Inputs in the order in which pairs 4 apart are neighbours, filled up with zeros to whole runs
-/// of 8.
-fn split(x: &[f32], cols: usize) -> Vec<f32> {
-    let rows = x.chunks_exact(cols);
-    let runs = rows.flat_map(|row| row.chunks(8));
-    let at = |run: &[f32], input: usize| run.get(input).copied().unwrap_or(0.0);
-    runs.flat_map(|run| [0, 4, 1, 5, 2, 6, 3, 7].map(|input| at(run, input)))
-        .collect()
-}
-
-/// The bytes of values in bf16.
-fn in_bf16(values: &[f32]) -> Vec<u8> {
-    let bytes = |value: &f32| half::bf16::from_f32(*value).to_le_bytes();
-    values.iter().flat_map(bytes).collect()
-}
-
-/// A matrix of bf16.
-fn bf16_matrix(bytes: &[u8], rows: usize, cols: usize) -> HostMatrix<'_> {
-    HostMatrix::Floats(HostFloats {
-        cols,
-        dtype: CheckpointDtype::Bf16,
-        blocks: vec![HostBlock {
-            bytes,
-            offset: 0,
-            stride: cols * 2,
-            rows,
-        }],
-    })
-}
 
 /// Products are one chain of fused multiply-adds over the dequantised weights, in the order of
 /// inputs, on every instruction set. Many rows read weights that were widened before. Where bf16

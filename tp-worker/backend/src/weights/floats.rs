@@ -66,13 +66,14 @@ impl<'a> HostFloats<'a> {
         Some(bytes)
     }
 
-    /// Puts the rows of `other` below these, if they are of one type.
-    pub(super) fn append(&mut self, other: Self) -> bool {
-        let fits = self.dtype == other.dtype;
-        if fits {
-            self.blocks.extend(other.blocks);
-        }
-        fits
+    /// Returns true if the rows of `other` can lie below these: they are of one type.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.dtype == other.dtype
+    }
+
+    /// Puts the rows of `other` below these.
+    pub(super) fn append(&mut self, other: Self) {
+        self.blocks.extend(other.blocks);
     }
 }
 

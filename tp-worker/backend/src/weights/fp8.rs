@@ -34,6 +34,8 @@ pub struct ScalePart {
 /// right edge may be smaller.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScaleGrid {
+    /// Name of the tensor whose scales these are.
+    pub tensor: String,
     /// Scales, row-major.
     pub values: Vec<f32>,
     /// Number of scales from one row of blocks to the next.
@@ -68,10 +70,21 @@ impl HostFp8<'_> {
     }
 
     /// Puts the rows of `other` below these.
-    pub(super) fn append(&mut self, other: Self) -> bool {
+    pub(super) fn append(&mut self, other: Self) {
         self.blocks.extend(other.blocks);
         self.scales.extend(other.scales);
-        true
+    }
+
+    /// Returns the name of a tensor that holds a code which is no number.
+    pub(super) fn wrong_tensor(&self) -> Option<&str> {
+        let mut blocks = self.blocks.iter().zip(&self.scales);
+        let (_, scales) = blocks.find(|(block, _)| {
+            let mut rows = (0..block.rows).filter_map(|row| block.row(row, self.cols));
+            // Without a branch for each code, so that many are compared at once.
+            let wrong = |codes: &[u8]| codes.iter().fold(false, |w, code| w | E4m3(*code).is_nan());
+            rows.any(wrong)
+        })?;
+        Some(&scales.whole.tensor)
     }
 }
 
@@ -129,6 +142,7 @@ mod tests {
         let (rows, cols) = (7, 11);
         let codes: Vec<u8> = (0..rows * cols).map(|at| (at * 37 % 120) as u8).collect();
         let grid = Arc::new(ScaleGrid {
+            tensor: String::new(),
             values: (1..=9).map(|x| x as f32 / 3.0).collect(),
             stride: 3,
             rows: 3,

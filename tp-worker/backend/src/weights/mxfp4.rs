@@ -38,12 +38,16 @@ impl<'a> HostMxfp4<'a> {
         Some((codes, exponents))
     }
 
-    /// Puts the rows of `other` below these. Returns false if its columns begin elsewhere in a
-    /// group.
-    pub(super) fn append(&mut self, other: Self) -> bool {
+    /// Returns true if the rows of `other` can lie below these: their columns begin at one place
+    /// of a group.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.skipped == other.skipped
+    }
+
+    /// Puts the rows of `other` below these.
+    pub(super) fn append(&mut self, other: Self) {
         self.blocks.extend(other.blocks);
         self.exponents.extend(other.exponents);
-        self.skipped == other.skipped
     }
 }
 

@@ -69,9 +69,8 @@ impl RandomNumbers {
 
 impl RandomMatrix {
     /// Puts the rows of `other` below these.
-    pub(super) fn append(&mut self, other: Self) -> bool {
+    pub(super) fn append(&mut self, other: Self) {
         self.blocks.extend(other.blocks);
-        true
     }
 }
 

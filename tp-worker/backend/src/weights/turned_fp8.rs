@@ -56,6 +56,7 @@ mod tests {
     fn columns_are_read_as_rows() {
         let codes: Vec<u8> = (0..60).map(|at| (at * 37 % 120) as u8).collect();
         let whole = Arc::new(ScaleGrid {
+            tensor: String::new(),
             values: (1..=6).map(|x| x as f32 / 3.0).collect(),
             stride: 3,
             rows: 4,

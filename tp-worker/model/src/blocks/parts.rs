@@ -159,7 +159,8 @@ impl MatrixPart {
     }
 
     /// Returns the format of the matrix on a device, as a part of `model`. 8-bit floats of the
-    /// checkpoint stay what they are, unless their scales change after too few inputs.
+    /// checkpoint stay what they are, unless their scales change after too few inputs, or other
+    /// rows of the matrix are no such floats: then all are 32-bit floats, which change no value.
     pub fn format(&self, model: &ModelConfig) -> WeightFormat {
         let floats = WeightFormat::of(model.quantization, self.role);
         if floats == WeightFormat::Float && self.is_mxfp4(model) {
@@ -176,8 +177,10 @@ impl MatrixPart {
         // Devices have no kernels for 8-bit floats that lie turned around.
         let served = |tensor: &TensorRows| tensor.turned.is_none() && stored(&tensor.name);
         match group.filter(|_| self.tensors.iter().all(served)) {
-            Some(group) if floats == WeightFormat::Float => WeightFormat::Fp8 { group },
-            _ => floats,
+            _ if floats != WeightFormat::Float => floats,
+            Some(group) => WeightFormat::Fp8 { group },
+            None if self.tensors.iter().any(served) => WeightFormat::Float32,
+            None => floats,
         }
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct FoundMatrix<'a> {
 ///
 /// # Errors
 /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`],
-/// [`ModelError::UnsupportedDType`], [`ModelError::MixedDTypes`].
+/// [`ModelError::UnsupportedDType`], [`ModelError::Beside`], [`ModelError::NotNumber`] for a scale.
 pub(crate) fn locate<'a, T: Tensors<Listed>>(
     source: &'a dyn Source,
     tensors: &T,
@@ -64,15 +64,7 @@ impl<'a> Convert<Listed> for Locate<'a, '_> {
             let taken = self.source.matrix(tensor, part.width, &part.columns)?;
             match &mut all {
                 None => all = Some(taken),
-                Some(all) => {
-                    if !all.append(taken) {
-                        return Err(ModelError::MixedDTypes {
-                            file: self.source.file_of(&tensor.name),
-                            tensor: tensor.name.clone(),
-                            sibling: part.tensors[0].name.clone(),
-                        });
-                    }
-                }
+                Some(all) => all.append(taken),
             }
         }
         let none = || {
@@ -84,14 +76,7 @@ impl<'a> Convert<Listed> for Locate<'a, '_> {
         };
         let (taken, format) = (all.unwrap_or_else(none), part.format(self.model));
         // Nothing is rounded that the checkpoint was expected to hold rounded.
-        let found = match &taken {
-            HostMatrix::Floats(floats) => Some(floats.dtype),
-            HostMatrix::Turned(floats) => Some(floats.dtype),
-            HostMatrix::Fp8(_)
-            | HostMatrix::TurnedFp8(_)
-            | HostMatrix::Mxfp4(_)
-            | HostMatrix::Random(_) => None,
-        };
+        let found = floats(&taken);
         let expected = match format {
             WeightFormat::Fp8 { .. } => Some("F8_E4M3"),
             WeightFormat::Mxfp4 => Some("MXFP4"),
@@ -114,6 +99,19 @@ impl<'a> Convert<Listed> for Locate<'a, '_> {
 
     fn vector(&mut self, part: &VectorPart) -> Result<Vec<f32>, ModelError> {
         vector(self.source, part)
+    }
+}
+
+/// Returns the type of floats of a matrix that is not rounded, or has rows that are not.
+fn floats(matrix: &HostMatrix<'_>) -> Option<CheckpointDtype> {
+    match matrix {
+        HostMatrix::Floats(floats) => Some(floats.dtype),
+        HostMatrix::Turned(floats) => Some(floats.dtype),
+        HostMatrix::Joined(joined) => joined.parts.iter().find_map(floats),
+        HostMatrix::Fp8(_)
+        | HostMatrix::TurnedFp8(_)
+        | HostMatrix::Mxfp4(_)
+        | HostMatrix::Random(_) => None,
     }
 }
 

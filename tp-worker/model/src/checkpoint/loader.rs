@@ -102,7 +102,15 @@ impl<'l> Loader<'l> {
                 let read = source
                     .fetch(taken, &mut self.read)
                     .map_err(Restored::Checkpoint)?;
-                let matrix = backend.load_matrix(read.as_ref().unwrap_or(taken), *format)?;
+                let read = read.as_ref().unwrap_or(taken);
+                let matrix = backend.load_matrix(read, *format)?;
+                // Behind the packing, which brought the codes into memory on all threads.
+                if let Some(tensor) = read.wrong_tensor() {
+                    return Err(Restored::Checkpoint(ModelError::NotNumber {
+                        file: source.file_of(tensor),
+                        tensor: tensor.to_owned(),
+                    }));
+                }
                 source.release(taken);
                 if let Ok(Some(open)) = writer {
                     let data = backend.matrix_data(&matrix);

@@ -56,4 +56,5 @@ static ROUNDED: Tiles = tiles!(
 pub(super) static KERNELS: Kernels = Kernels {
     tiles: [&EXACT, &ROUNDED],
     widen,
+    pairs: None,
 };

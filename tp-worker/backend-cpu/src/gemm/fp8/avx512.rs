@@ -10,19 +10,29 @@ use crate::gemm::avx512::{F32, TILES_F32};
 use crate::gemm::tile::Tile;
 use crate::gemm::tiles::{Tiles, tiles};
 
+/// Widens 16 codes to their values over [`super::CODE_SCALE`]: moves a code to the place of a 16-bit
+/// float, which has the same mantissa and a longer exponent. Its conversion takes subnormal numbers
+/// without delay.
+///
+/// # Safety
+/// Compiled for AVX-512; 16 codes are readable.
+#[inline(always)]
+pub(super) unsafe fn values(codes: *const u8) -> __m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let codes = _mm256_cvtepi8_epi16(_mm_loadu_si128(codes.cast()));
+        // The sign is in all upper bits; the highest stays.
+        let mask = _mm256_set1_epi16(0xbf80_u16.cast_signed());
+        let halves = _mm256_and_si256(_mm256_slli_epi16::<7>(codes), mask);
+        _mm512_cvtph_ps(halves)
+    }
+}
+
 impl Widen for F32 {
-    /// Moves a code to the place of a 16-bit float, which has the same mantissa and a longer
-    /// exponent. Its conversion takes subnormal numbers without delay.
     #[inline(always)]
     unsafe fn widen(codes: *const u8, factors: __m512) -> __m512 {
         // SAFETY: the caller runs AVX-512, and its promise.
-        unsafe {
-            let codes = _mm256_cvtepi8_epi16(_mm_loadu_si128(codes.cast()));
-            // The sign is in all upper bits; the highest stays.
-            let mask = _mm256_set1_epi16(0xbf80_u16.cast_signed());
-            let halves = _mm256_and_si256(_mm256_slli_epi16::<7>(codes), mask);
-            _mm512_mul_ps(_mm512_cvtph_ps(halves), factors)
-        }
+        unsafe { _mm512_mul_ps(values(codes), factors) }
     }
 }
 
@@ -59,9 +69,11 @@ static ROUNDED_ONE_BY_ONE: Tiles = tables!(RoundedGroups, [1 2 3 4 5 : 1 1 1 1 1
 pub(super) static KERNELS: Kernels = Kernels {
     tiles: [&EXACT, &ROUNDED],
     widen,
+    pairs: None,
 };
 /// Kernels like [`KERNELS`], for panels that come faster one by one.
-pub(super) static ONE_BY_ONE: Kernels = Kernels {
+pub(super) const ONE_BY_ONE: Kernels = Kernels {
     tiles: [&EXACT_ONE_BY_ONE, &ROUNDED_ONE_BY_ONE],
     widen,
+    pairs: None,
 };

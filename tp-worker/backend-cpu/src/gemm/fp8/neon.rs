@@ -62,4 +62,5 @@ static ROUNDED: Tiles =
 pub(super) static KERNELS: Kernels = Kernels {
     tiles: [&EXACT, &ROUNDED],
     widen,
+    pairs: None,
 };

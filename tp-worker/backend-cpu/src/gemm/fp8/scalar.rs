@@ -82,4 +82,5 @@ static ROUNDED: Tiles = tiles!(RoundedGroups, fp8_tile: [1 2], [:], [2 1]);
 pub(super) static KERNELS: Kernels = Kernels {
     tiles: [&EXACT, &ROUNDED],
     widen,
+    pairs: None,
 };

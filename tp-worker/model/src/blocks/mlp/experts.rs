@@ -11,7 +11,7 @@ mod sizes;
 
 use lockstep_backend::{
     self as backend, Axis, Backend, BackendError, BlockEnd, ExpertSpace, ExpertsShape, Holds,
-    Scatter,
+    MatrixShape, Scatter, WeightFormat,
 };
 use lockstep_types::{ExpertGate, ExpertsSpec, ModelConfig, Routing};
 
@@ -210,13 +210,12 @@ impl Experts<Listed> {
 
     /// Returns the shape of the rank's experts, in `model`; `None` if there are none.
     pub fn shape(&self, model: &ModelConfig) -> Option<ExpertsShape> {
-        let (gate_up, down) = self.gate_up.first().zip(self.down.first())?;
         Some(ExpertsShape {
             count: self.gate_up.len(),
             scored: self.scored,
             active: self.active + self.shared,
-            gate_up: gate_up.shape(model),
-            down: down.shape(model),
+            gate_up: widest(&self.gate_up, model)?,
+            down: widest(&self.down, model)?,
         })
     }
 
@@ -230,6 +229,19 @@ impl Experts<Listed> {
         let gate = self.shared_gate.as_ref().map_or(0, MatrixPart::elements);
         elements / all.max(1) * taken + self.router.elements() + apart + gate
     }
+}
+
+/// Returns the shape of one of `matrices`, which differ in their formats alone: of one whose packed
+/// inputs take most memory, since there is room for inputs of all.
+fn widest(matrices: &[MatrixPart], model: &ModelConfig) -> Option<MatrixShape> {
+    let width = |shape: &MatrixShape| match shape.format {
+        WeightFormat::Float32 => 2,
+        WeightFormat::Fp8 { .. } => 1,
+        WeightFormat::Float | WeightFormat::Int8 | WeightFormat::Int4 | WeightFormat::Mxfp4 => 0,
+    };
+    // The first one of the widest.
+    let shapes = matrices.iter().rev().map(|matrix| matrix.shape(model));
+    shapes.max_by_key(width)
 }
 
 impl<F: Form> Tensors<F> for Experts<F> {

@@ -19,9 +19,10 @@ pub(crate) fn forms<B: Backend>(backend: &B, model: &ModelConfig) -> Option<Stri
     let projection = form(MatrixRole::Projection)?;
     let vocabulary = form(MatrixRole::Vocabulary)?;
     // The blocks that share a scale stand in `config.json`, which is no part of the content.
+    // What no format with scales holds is packed exactly, which older versions did not do.
     let scales = match &model.checkpoint {
         CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => String::new(),
-        CheckpointFormat::Fp8(fp8) => format!(", scales of {:?}", fp8.block),
+        CheckpointFormat::Fp8(fp8) => format!(", exact, scales of {:?}", fp8.block),
     };
     Some(format!(
         "projection {projection}, vocabulary {vocabulary}{scales}, {} endian",

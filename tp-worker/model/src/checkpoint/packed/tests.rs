@@ -295,6 +295,7 @@ fn keys_follow_from_everything_that_is_packed() {
     let of_blocks = |block| {
         let fp8 = CheckpointFormat::Fp8(Fp8Checkpoint {
             block: Some(block),
+            mixed: false,
             floats: Vec::new(),
         });
         let fp8 = ModelConfig {

@@ -40,6 +40,8 @@ pub struct Safetensors {
     mxfp4: bool,
     /// Rows and columns of 8-bit floats that share a scale; `None` if whole rows or tensors do.
     block: Option<[usize; 2]>,
+    /// True if some tensors have scales of such blocks, and others scales of rows or tensors.
+    mixed: bool,
 }
 
 /// Place of a tensor in one of the files.
@@ -69,6 +71,7 @@ impl Safetensors {
             fp8: false,
             mxfp4: false,
             block: None,
+            mixed: false,
         };
         for file in files {
             opened.add(file, access)?;
@@ -82,7 +85,9 @@ impl Safetensors {
     pub fn in_format(mut self, format: &CheckpointFormat) -> Self {
         match format {
             CheckpointFormat::Floats => {}
-            CheckpointFormat::Fp8(fp8) => (self.fp8, self.block) = (true, fp8.block),
+            CheckpointFormat::Fp8(fp8) => {
+                (self.fp8, self.block, self.mixed) = (true, fp8.block, fp8.mixed);
+            }
             CheckpointFormat::Mxfp4(_) => self.mxfp4 = true,
         }
         self
@@ -215,6 +220,9 @@ impl Source for Safetensors {
         let dtype = self.tensors.get(&tensor.name).map(|entry| entry.dtype);
         if self.fp8 && dtype == Some(Dtype::F8_E4M3) {
             return self.fp8(tensor, width, columns);
+        }
+        if self.fp8 {
+            self.check_floats(&tensor.name)?;
         }
         if let Some(outputs) = tensor.turned {
             if self.mxfp4 && dtype.is_none() {

@@ -6,9 +6,23 @@ use lockstep_types::Fp8Checkpoint;
 
 use super::*;
 
+mod load;
+
 fn format(block: Option<[usize; 2]>) -> CheckpointFormat {
-    let floats = Vec::new();
-    CheckpointFormat::Fp8(Fp8Checkpoint { block, floats })
+    CheckpointFormat::Fp8(Fp8Checkpoint {
+        block,
+        mixed: false,
+        floats: Vec::new(),
+    })
+}
+
+/// Scales of blocks in some tensors, of rows or whole tensors in others.
+fn mixed(block: [usize; 2]) -> CheckpointFormat {
+    CheckpointFormat::Fp8(Fp8Checkpoint {
+        block: Some(block),
+        mixed: true,
+        floats: Vec::new(),
+    })
 }
 
 fn values(matrix: &HostMatrix<'_>) -> Vec<f32> {
@@ -128,6 +142,14 @@ fn scales_have_one_of_three_shapes_and_any_type() {
             Some([3, 4]),
             by_block,
         ),
+        (
+            "weight_scale",
+            Dtype::F8_E8M0,
+            &[2, 1, 2, 1],
+            &[127, 128, 129, 130],
+            Some([3, 4]),
+            by_block,
+        ),
     ] {
         let stored = ones((&format!("x.{name}"), dtype, shape, bytes)).in_format(&format(block));
         let found = values(&stored.matrix(&whole("x"), 6, &(0..6)).unwrap());
@@ -180,4 +202,118 @@ fn scales_that_do_not_fit_are_refused_by_name() {
         error.contains("F8_E4M3") && error.contains("quantization_config"),
         "{error}"
     );
+}
+
+#[test]
+fn a_mixture_has_scales_of_blocks_and_of_rows() {
+    let floats =
+        |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|x| x.to_le_bytes()).collect() };
+    let (rows, blocks) = (floats(&[1.0, 2.0, 3.0, 4.0]), floats(&[1.0, 2.0, 4.0, 8.0]));
+    type Expected = fn(usize, usize) -> f32;
+    let by_row: Expected = |row, _| row as f32 + 1.0;
+    let by_block: Expected = |row, col| (1 << (row / 3 * 2 + col / 4)) as f32;
+    let all: Expected = |_, _| 1.0;
+    for (shape, bytes, expected) in [
+        (&[4, 1][..], &rows[..], by_row),
+        (&[2, 2], &blocks, by_block),
+        (&[], &rows[..4], all),
+    ] {
+        let stored = ones(("x.weight_scale", Dtype::F32, shape, bytes)).in_format(&mixed([3, 4]));
+        let found = values(&stored.matrix(&whole("x"), 6, &(0..6)).unwrap());
+        for (at, value) in found.into_iter().enumerate() {
+            assert_eq!(value, expected(at / 6, at % 6), "{shape:?} {at}");
+        }
+        // Without a mixture, scales have the shape that config.json says.
+        let stored = ones(("x.weight_scale", Dtype::F32, shape, bytes));
+        let found = stored.in_format(&format(Some([3, 4])));
+        assert_eq!(
+            found.matrix(&whole("x"), 6, &(0..6)).is_ok(),
+            *shape == [2, 2]
+        );
+    }
+}
+
+/// A scale with which the largest code is no finite number is none. The least power of two is one.
+#[test]
+fn scales_that_are_no_finite_numbers_are_refused_by_name() {
+    let found = |dtype, bytes: &[u8]| {
+        let stored = ones(("x.weight_scale", dtype, &[], bytes)).in_format(&format(None));
+        let found = stored.matrix(&whole("x"), 6, &(0..6));
+        found
+            .map(|matrix| values(&matrix)[0])
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(found(Dtype::F8_E8M0, &[0]), Ok(f32::from_bits(1 << 22)));
+    let refused = |dtype, bytes: &[u8]| {
+        let error = found(dtype, bytes).unwrap_err();
+        let parts = ["model.safetensors", "x.weight_scale", "no finite number"];
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    };
+    refused(Dtype::F8_E8M0, &[255]);
+    for scale in [f32::NAN, f32::INFINITY, 1e38] {
+        refused(Dtype::F32, &scale.to_le_bytes());
+    }
+}
+
+/// Tensors that say that values are something else than codes times scales.
+#[test]
+fn tensors_beside_weights_are_known_or_refused_by_name() {
+    let one = 1f32.to_le_bytes();
+    let scale = ("x.weight_scale", Dtype::F32, &[1][..], &one[..]);
+    let open_with = |weight, other: &str| {
+        let file = file(&[weight, scale, (other, Dtype::F32, &[1], &one)]);
+        let opened = open(&[("model.safetensors", &file)]).unwrap();
+        let opened = opened.in_format(&format(None));
+        let found = opened.matrix(&whole("x"), 6, &(0..6));
+        found.map(|_| ()).map_err(|error| error.to_string())
+    };
+    let codes = [0x38; 24];
+    let codes = ("x.weight", Dtype::F8_E4M3, &[4, 6][..], &codes[..]);
+    for known in [
+        "x.input_scale",
+        "x.k_scale",
+        "x.bias",
+        "x.y.odd",
+        "x2.odd",
+        "odd",
+    ] {
+        assert_eq!(open_with(codes, known), Ok(()), "{known}");
+    }
+    for odd in [
+        "x.pre_quant_scale",
+        "x.weight_scale_2",
+        "x.weight_zero_point",
+        "x.weight_scale_inv",
+    ] {
+        let error = open_with(codes, odd).unwrap_err();
+        assert!(
+            error.contains(odd) && error.contains("x.weight and"),
+            "{error}"
+        );
+    }
+    // Floats have no scales.
+    let floats = [0; 48];
+    let floats = ("x.weight", Dtype::BF16, &[4, 6][..], &floats[..]);
+    let error = open_with(floats, "odd").unwrap_err();
+    assert!(
+        error.contains("x.weight_scale lies beside x.weight"),
+        "{error}"
+    );
+}
+
+/// Scales may lie in another file than their weight.
+#[test]
+fn scales_are_found_in_all_files_of_an_index() {
+    let index =
+        br#"{"weight_map": {"x.weight": "1.safetensors", "x.weight_scale": "2.safetensors"}}"#;
+    let codes = file(&[("x.weight", Dtype::F8_E4M3, &[4, 6], &[0x38; 24])]);
+    let scales = file(&[("x.weight_scale", Dtype::F32, &[1], &3f32.to_le_bytes())]);
+    let opened = open(&[
+        ("model.safetensors.index.json", index),
+        ("1.safetensors", &codes),
+        ("2.safetensors", &scales),
+    ]);
+    let opened = opened.unwrap().in_format(&format(None));
+    let found = opened.matrix(&whole("x"), 6, &(0..6)).unwrap();
+    assert_eq!(values(&found), [3.0; 24]);
 }
