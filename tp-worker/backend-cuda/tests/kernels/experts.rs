@@ -506,7 +506,7 @@ pub fn every_kernel() {
             let loaded = case.load(&mut gpu);
             let found = case.run(&mut gpu, &loaded, 0..case.rows);
             assert!(found.iter().all(|value| value.is_finite()));
-            let ungated = Case::new(element, sizes, &mut Noise(1)).without_gates();
+            let ungated = Case::new(element, *sizes, &mut Noise(1)).without_gates();
             let loaded = ungated.load(&mut gpu);
             let found = ungated.run(&mut gpu, &loaded, 0..case.rows);
             assert!(found.iter().all(|value| value.is_finite()));
