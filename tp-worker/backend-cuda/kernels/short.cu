@@ -25,7 +25,7 @@ __device__ inline float own_value(const Short& a, unsigned token, unsigned chann
 
 // out = c · (w * (b · x)). A token that is to be verified leaves its column in its record. A thread
 // has a channel of a token. Grid: (most tokens, channels / THREADS).
-extern "C" __global__ void __launch_bounds__(THREADS) short_convolve(Short a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) short_convolve(Short a) {
     griddepcontrol_launch_dependents();
     const unsigned token = blockIdx.x, channel = blockIdx.y * THREADS + threadIdx.x;
     // Weights come from far, so they are on their way while earlier work is done.
@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) short_convolve(Short a) {
 }
 
 // Moves the columns of states on, and keeps copies. Grid: (most rows, channels / THREADS).
-extern "C" __global__ void __launch_bounds__(THREADS) short_commit(Short a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) short_commit(Short a) {
     begin_after_predecessors();
     if (blockIdx.x >= min(a.batch[ROWS], a.rows)) return;
     const Row row = row_of(a.batch, blockIdx.x);
