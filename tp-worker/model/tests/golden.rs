@@ -246,12 +246,9 @@ fn named(names: &[&'static str]) -> impl Iterator<Item = (&'static str, Case)> {
     names.iter().map(|name| (*name, case(name)))
 }
 
-/// Returns the cases that GPUs serve: all but checkpoints of 8-bit floats.
+/// Returns the distinct cases that GPUs serve: all but checkpoints of 8-bit floats.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
-    let served = |case: &Case| {
-        !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_))
-    };
-    cases().filter(move |(_, case)| served(case))
+    distinct().filter(|(_, case)| !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_)))
 }
 
 fn cpu(dtype: Dtype) -> Factory<CpuBackend> {

@@ -94,7 +94,7 @@ fn agree<B: Backend>(
             *logits = drafting.logits(backend, &[HiddenSource::Output(node as u32)]);
         }
     }
-    for node in 0..nodes.len() {
+    for (node, in_tree) in tree.iter().enumerate() {
         let mut path: Vec<usize> =
             std::iter::successors(Some(node), |node| nodes[*node].1).collect();
         path.reverse();
@@ -104,7 +104,7 @@ fn agree<B: Backend>(
             source = drafting.chain(backend, text.len(), 1, &path[..end]);
         }
         let chain = drafting.logits(backend, &[source]);
-        assert!(chain == tree[node], "node {node} of {nodes:?}");
+        assert!(chain == *in_tree, "node {node} of {nodes:?}");
     }
 }
 
