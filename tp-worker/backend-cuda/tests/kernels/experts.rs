@@ -305,8 +305,9 @@ impl Case {
     fn check(&self, gpu: &mut CudaBackend) {
         let loaded = self.load(gpu);
         let found = self.run(gpu, &loaded, 0..self.rows);
+        let tolerance = tolerance(self.element) * self.gate_error();
         for (row, found) in found.chunks(OUT).enumerate() {
-            assert_close(found, &self.exact(row), tolerance(self.element));
+            assert_close(found, &self.exact(row), tolerance);
         }
     }
 }

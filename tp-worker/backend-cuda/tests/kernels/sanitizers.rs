@@ -28,9 +28,10 @@ fn library(name: &str) -> Option<String> {
 
 /// Runs kernels in processes under `sanitizers`, if the compiler has their libraries.
 fn watched(sanitizers: &str, libraries: &[&str]) {
-    // Apart, since the thread sanitizer gets slower with every thread that has run.
-    for kernels in ["sanitizers::every_kernel", "sanitizers::latents"] {
-        watched_alone(kernels, sanitizers, libraries);
+    // Apart, since the thread sanitizer gets slower with every thread that has run, and takes
+    // 8,128 of them.
+    for kernels in ["every_kernel", "latents", "recurrences"] {
+        watched_alone(&format!("sanitizers::{kernels}"), sanitizers, libraries);
     }
 }
 
@@ -116,7 +117,6 @@ fn every_kernel() {
         blocks(&gpu, element);
     }
     experts::every_kernel();
-    recurrent::every_kernel();
     sampling::every_kernel(&gpu);
     accepting::every_kernel(&gpu);
     let made = RowwiseOps::new(&gpu.context, &gpu.compiler, Element::Bf16);
@@ -125,6 +125,13 @@ fn every_kernel() {
     for width in [35, 38, 264] {
         rows(&gpu, &operations, width);
     }
+}
+
+/// Recurrent layers.
+#[test]
+#[ignore = "a process of its own, which other tests start"]
+fn recurrences() {
+    recurrent::every_kernel();
 }
 
 /// Attention over latents.

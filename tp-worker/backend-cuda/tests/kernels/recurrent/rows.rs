@@ -13,7 +13,7 @@ use lockstep_collective::Single;
 use lockstep_types::{Dtype, StateLimits};
 
 /// Tokens of the prompt, and the parents of the nodes behind it.
-pub const PROMPT: usize = 11;
+pub const PROMPT: usize = 19;
 pub const PARENTS: [Option<usize>; 5] = [None, Some(0), Some(0), Some(1), Some(2)];
 pub const TOKENS: usize = PROMPT + PARENTS.len();
 pub const LIMITS: StateLimits = StateLimits {
