@@ -278,7 +278,7 @@ fn what_a_wrapper_does_not_say_plainly_is_refused() {
         (
             text(json!({})),
             json!({"quantization_config": {"quant_method": "awq"}}),
-            "`quantization_config`",
+            "`quantization_config.quant_method`",
         ),
         (
             json!("(absent)"),

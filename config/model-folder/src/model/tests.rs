@@ -230,7 +230,7 @@ fn what_is_not_served_is_named_with_a_remedy() {
         ),
         (
             json!({"quantization_config": {"quant_method": "gptq"}}),
-            "`quantization_config`",
+            "`quantization_config.quant_method`",
             "unquantized",
         ),
         (
