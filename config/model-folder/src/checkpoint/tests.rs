@@ -50,7 +50,7 @@ fn compressed(weights: &Value) -> Value {
     })
 }
 
-/// As the Model Optimizer writes it into `config.json`, with keys replaced.
+/// Keys that the Model Optimizer writes into `config.json`, some of them replaced.
 fn modelopt(own: &Value) -> Value {
     let floats = json!({"dynamic": false, "num_bits": 8, "type": "float"});
     let plain = json!({

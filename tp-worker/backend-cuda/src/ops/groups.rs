@@ -14,7 +14,7 @@ use crate::tensors::{Element, Floats, Rows, RowsParameter, blocks};
 /// Threads of a block.
 const THREADS: u32 = 256;
 
-/// As in `groups.cu`, like the structures behind it. Addresses are the device's.
+/// Parameters of `groups.cu`, as all structures behind this one are. Addresses are the device's.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Groups {

@@ -16,7 +16,7 @@ use crate::tensors::{Element, Floats, blocks};
 /// Threads of a block.
 const THREADS: u32 = 256;
 
-/// As in `short.cu`. Addresses are the device's.
+/// Parameters of `short.cu`. Addresses are the device's.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Short {

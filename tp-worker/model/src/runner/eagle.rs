@@ -34,8 +34,8 @@ pub(crate) use load::check;
 /// request's last position, the root. A later step drafts from the root, reads the outputs of
 /// drafted tokens and feeds them again.
 ///
-/// Where several layers draft in turn, position `i` of a later layer takes the output of the
-/// layer before at position `i - 1`, and the same token. [`Self::take_in_turn`] runs all of
+/// Several layers may draft in turn. Position `i` of a later one takes the output of the layer
+/// before at position `i - 1`, and the same token. [`Self::take_in_turn`] runs all of
 /// them over text, and [`Self::feed_hidden`] chooses the layer of a draft.
 ///
 /// The head is whole on one rank and waits for no other rank.

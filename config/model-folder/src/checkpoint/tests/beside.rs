@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::modelopt;
 use crate::testing::{folder, llama, with, write};
 
-/// As the Model Optimizer writes it, with another algorithm.
+/// A `hf_quant_config.json` of the Model Optimizer, with another algorithm.
 fn written(algorithm: &Value) -> Value {
     json!({
         "producer": {"name": "modelopt", "version": "0.29.0"},

@@ -15,7 +15,7 @@ const THREADS: u32 = 128;
 /// Words of a large unit.
 const UNIT: usize = 4;
 
-/// As in `states.cu`. Addresses are the device's.
+/// Parameters of `states.cu`. Addresses are the device's.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct CopyStates {

@@ -13,8 +13,8 @@ use crate::{
 /// One set of activations, reused by every pass.
 pub(crate) struct Buffers<T> {
     pub layer: LayerBuffers<T>,
-    /// The same for the wanted tokens alone, where the [tail](super::tail) runs over these; `None` for
-    /// a model without one.
+    /// Buffers of a layer for the wanted tokens alone, over which the [tail](super::tail) runs;
+    /// `None` for a model without one.
     pub tail: Option<LayerBuffers<T>>,
     /// Rows of the last mixer's columns whose logits are wanted.
     pub mixed_wanted: T,

@@ -17,7 +17,7 @@ struct Weights<V> {
     dt_bias: V,
     /// Factors of values in outputs.
     skip: V,
-    /// Of one head, or with Mamba-2 of all.
+    /// Norm of one head, or with Mamba-2 of all.
     norm: V,
 }
 
