@@ -31,7 +31,7 @@ Examples:
   lockstep generate 'Count from 3 to 12.'     one answer, no server
   lockstep doctor                             what this machine offers
 
-Without a command, `serve` is meant.";
+Without a command, `serve` is meant; a first word with a slash is its model.";
 
 /// Serves large language models from cooperating processes: OpenAI-compatible
 /// HTTP and gRPC in front, tensor-parallel workers behind.
@@ -234,14 +234,17 @@ pub(crate) fn hints(
     source::hints(&command, &words, from_file, options)
 }
 
-/// Puts `serve` in front of options without a command. Makes the first word after a command
-/// of [`OF_MODELS`] the model, and reads `help --help` as `help`.
+/// Puts `serve` in front of options and of a model without a command. Makes the first word after
+/// a command of [`OF_MODELS`] the model, and reads `help --help` as `help`.
 fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
     const OF_THE_PROGRAM: [&str; 4] = ["-h", "--help", "-V", "--version"];
     let first = arguments.get(1).map(|first| first.to_string_lossy());
     let serve = match first.as_deref() {
         None => true,
-        Some(first) => first.starts_with('-') && !OF_THE_PROGRAM.contains(&first),
+        // No command has a slash; folders and names of the hub have.
+        Some(first) => {
+            first.contains('/') || (first.starts_with('-') && !OF_THE_PROGRAM.contains(&first))
+        }
     };
     if serve {
         arguments.insert(1.min(arguments.len()), "serve".into());

@@ -30,6 +30,10 @@ fn serve_is_the_default_command() {
     for (line, expected) in [
         ("lockstep", "lockstep serve"),
         ("lockstep --port 1", "lockstep serve --port 1"),
+        (
+            "lockstep models/m --port 1",
+            "lockstep serve --model-path models/m --port 1",
+        ),
         ("lockstep serve --port 1", "lockstep serve --port 1"),
         ("lockstep config", "lockstep config"),
         ("lockstep --help", "lockstep --help"),

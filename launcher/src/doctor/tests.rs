@@ -87,7 +87,10 @@ fn each_fault_is_found_with_its_remedy() {
         ("Address space", "ulimit -v", |facts| {
             facts.address_space = Some(1 << 40);
         }),
-        ("Clock", "chrony", |facts| facts.clock_in_step = Some(false)),
+        ("Clock", "chrony", |facts| {
+            facts.asked.nodes = Some(("10.0.0.1".to_owned(), 7000));
+            facts.clock_in_step = Some(false);
+        }),
         ("Clock", "clocksource=tsc", |facts| {
             facts.clock_source = Some("hpet".to_owned());
         }),
@@ -116,6 +119,9 @@ fn each_fault_is_found_with_its_remedy() {
     // Without GPUs no driver locks memory.
     let mut facts = well();
     facts.locked_memory = Some(8 << 20);
+    assert_eq!(problems(&facts), []);
+    // The clock of one machine alone may be anything.
+    facts.clock_in_step = Some(false);
     assert_eq!(problems(&facts), []);
 }
 

@@ -184,7 +184,7 @@ fn drafted_deep(out: &mut String, load: &DepthLoad) {
         ),
         (
             "lockstep_spec_measured_seconds_total",
-            "Time that those steps took.",
+            "Time of the steps of `lockstep_spec_predicted_seconds_total`.",
             load.measured_us,
         ),
     ] {

@@ -14,8 +14,8 @@ const LOSSLESS: &str =
 const DRAFT_AS_TARGET: &str = "leave it out; drafts are loaded, computed and cached as \
                                --load-format, --dtype, --quantization and --kv-cache-dtype say";
 const BREADTH: &str = "use --speculative-eagle-topk, the branches of each drafted token";
-const DRAFT: &str =
-    "use --speculative-algorithm, --speculative-draft-model-path and --speculative-num-steps";
+const DRAFT: &str = "use --speculative-algorithm (NEXTN for the model's own draft layer, which others call MTP), \
+     --speculative-draft-model-path and --speculative-num-steps";
 const STEPS: &str = "use --speculative-num-steps, how many tokens deep is drafted";
 const REPLICAS: &str = "use --tp-size, or run one server per replica behind a gateway";
 const EXPERTS: &str = "use --ep-size with as many groups as --tp-size, so that each rank has experts \

@@ -36,6 +36,16 @@ pub(super) fn resolve(line: &str) -> Result<SpeculationConfig, String> {
 }
 
 #[test]
+fn names_of_other_engines_for_own_draft_layers_lead_to_nextn() {
+    for (name, leads) in [("MTP", true), ("deepseek_mtp", true), ("medusa", false)] {
+        let refusal = resolve(&format!("--speculative-algorithm {name}"));
+        let refusal = refusal.expect_err("unknown");
+        assert!(refusal.contains("no algorithm of that name"), "{refusal}");
+        assert_eq!(refusal.contains("NEXTN here"), leads, "{refusal}");
+    }
+}
+
+#[test]
 fn shapes() {
     // (options, steps, branches, tokens)
     for (line, steps, topk, tokens) in [

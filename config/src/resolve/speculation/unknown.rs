@@ -15,6 +15,18 @@ pub(super) fn refused(name: &str, known: &Algorithms) -> ConfigError {
         ALGORITHM,
         name,
         "this program knows no algorithm of that name",
-        format!("Known are none (nothing is drafted){names}"),
+        format!(
+            "{}Known are none (nothing is drafted){names}",
+            own_layer(name)
+        ),
     )
+}
+
+/// Returns a sentence for the names by which other engines call a model's own draft layer:
+/// vLLM's `mtp`, `deepseek_mtp`, `qwen3_next_mtp`.
+fn own_layer(name: &str) -> &'static str {
+    match name.to_ascii_lowercase().ends_with("mtp") {
+        true => "A model's own draft layer is NEXTN here. ",
+        false => "",
+    }
 }
