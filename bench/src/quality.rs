@@ -1,7 +1,11 @@
 //! Measures how quantised weights and caches change a model's predictions.
 //!
 //! Every form of the model reads the same tokens; its predictions of each next
-//! token are compared with those of the same checkpoint in f32.
+//! token are compared with those of the same checkpoint in f32. That loss has two parts. One is
+//! the weights': their numbers, multiplied in f32 with inputs that are not rounded, against the
+//! checkpoint's. The other is the arithmetic's: the form as it is served, against those numbers.
+//! Weights that are integers in the checkpoint have no other numbers, so only the second part is
+//! theirs.
 
 mod logits;
 mod score;
@@ -19,7 +23,7 @@ use serde_json::json;
 
 use crate::report::{Report, progress};
 use crate::{DemoModel, machine};
-use logits::Reading;
+use logits::{Products, Reading};
 use score::Score;
 
 /// How far quantised forms of a model stray from it.
@@ -72,7 +76,7 @@ pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
     let Reading {
         predictions: truth,
         weight_bytes,
-    } = logits::read(&reference, args.window, &windows)?;
+    } = logits::read(&reference, Products::Dequantized, args.window, &windows)?;
     let mut report = Report::new(
         "Predictions against float32",
         &[
@@ -82,6 +86,8 @@ pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
             "perplexity",
             "of float32's",
             "KL divergence",
+            "KL of weights",
+            "KL of arithmetic",
             "KL, worst 1 %",
             "same best token",
         ],
@@ -96,8 +102,16 @@ pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
         ),
     );
     let score = truth.against(&truth);
-    add(&mut report, &reference, weight_bytes, &score);
+    add(&mut report, &reference, weight_bytes, &score, [0.0; 2]);
     for &quantization in &args.quantization {
+        let numbers = form(DtypeArg::Float32, quantization, KvCacheDtypeArg::Auto)?;
+        progress(&format!(
+            "reading it with the numbers of {} weights",
+            name(&numbers)
+        ));
+        let numbers = logits::read(&numbers, Products::Dequantized, args.window, &windows)?;
+        let numbers = numbers.predictions;
+        let of_weights = truth.against(&numbers).divergence;
         for &kv in &args.kv_cache_dtype {
             let config = form(DtypeArg::Auto, quantization, kv)?;
             progress(&format!(
@@ -105,9 +119,11 @@ pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
                 name(&config),
                 config.kv.dtype.name()
             ));
-            let found = logits::read(&config, args.window, &windows)?;
+            let found = logits::read(&config, Products::Served, args.window, &windows)?;
             let score = truth.against(&found.predictions);
-            add(&mut report, &config, found.weight_bytes, &score);
+            let of_arithmetic = numbers.against(&found.predictions).divergence;
+            let parts = [of_weights, of_arithmetic];
+            add(&mut report, &config, found.weight_bytes, &score, parts);
         }
     }
     report.note(
@@ -120,7 +136,7 @@ pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
 /// Refuses predictions that the machine has too little memory for.
 fn check_memory(windows: &[Vec<u32>], vocab: usize) -> anyhow::Result<()> {
     let rows: usize = windows.iter().map(Vec::len).sum();
-    let needed = 2 * (rows * vocab * size_of::<f32>()) as u64;
+    let needed = 3 * (rows * vocab * size_of::<f32>()) as u64;
     let available = machine::available_memory().unwrap_or(u64::MAX);
     require!(
         needed < available / 2,
@@ -138,7 +154,14 @@ fn name(config: &EngineConfig) -> &'static str {
     }
 }
 
-fn add(report: &mut Report, config: &EngineConfig, weight_bytes: usize, score: &Score) {
+/// Adds a row, with the divergences of the weights and of the arithmetic.
+fn add(
+    report: &mut Report,
+    config: &EngineConfig,
+    weight_bytes: usize,
+    score: &Score,
+    [of_weights, of_arithmetic]: [f64; 2],
+) {
     report.row(vec![
         json!(name(config)),
         json!(config.kv.dtype.name()),
@@ -146,6 +169,8 @@ fn add(report: &mut Report, config: &EngineConfig, weight_bytes: usize, score: &
         json!(score.perplexity),
         json!(score.ratio),
         json!(score.divergence),
+        json!(of_weights),
+        json!(of_arithmetic),
         json!(score.worst),
         json!(score.agreement),
     ]);

@@ -28,14 +28,29 @@ pub struct Reading {
     pub weight_bytes: usize,
 }
 
+/// Products of a model that reads a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Products {
+    /// As served.
+    Served,
+    /// Of the numbers that the weights stand for, in f32, with inputs that are not rounded.
+    Dequantized,
+}
+
 /// Reads `windows`, of up to `window` tokens each, with `config`'s model, on this process's
 /// threads.
 ///
 /// # Errors
 /// Fails when the model can't be loaded or has more than one rank, and the errors of the device.
-pub fn read(config: &EngineConfig, window: usize, windows: &[Vec<u32>]) -> anyhow::Result<Reading> {
+pub fn read(
+    config: &EngineConfig,
+    products: Products,
+    window: usize,
+    windows: &[Vec<u32>],
+) -> anyhow::Result<Reading> {
     let text = Text {
         config,
+        products,
         window,
         windows,
     };
@@ -45,6 +60,7 @@ pub fn read(config: &EngineConfig, window: usize, windows: &[Vec<u32>]) -> anyho
 /// The text, and the configuration of the model that reads it.
 struct Text<'a> {
     config: &'a EngineConfig,
+    products: Products,
     window: usize,
     windows: &'a [Vec<u32>],
 }
@@ -53,7 +69,7 @@ impl OnDevice for Text<'_> {
     type Output = anyhow::Result<Reading>;
 
     fn run<B: Device>(self, _drafters: &DrafterRegistry<B>) -> Self::Output {
-        let mut model = Model::<B>::load(self.config, self.window)?;
+        let mut model = Model::<B>::load(self.config, self.products, self.window)?;
         Ok(Reading {
             predictions: model.read(self.windows)?,
             weight_bytes: model.transformer.weight_bytes(&model.backend),
@@ -70,12 +86,15 @@ struct Model<B: Backend> {
 }
 
 impl<B: Device> Model<B> {
-    fn load(config: &EngineConfig, window: usize) -> anyhow::Result<Self> {
+    fn load(config: &EngineConfig, products: Products, window: usize) -> anyhow::Result<Self> {
         require!(
             config.parallel.tp_size == 1,
             "one rank reads the text: leave tensor parallelism out"
         );
         let mut backend = B::open(&DeviceOptions::new(config), Box::new(Single::new()))?;
+        if products == Products::Dequantized {
+            backend.dequantize_weights()?;
+        }
         let page_size = config.kv.page_size;
         let limits = ForwardLimits {
             max_tokens: window,

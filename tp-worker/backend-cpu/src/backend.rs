@@ -54,6 +54,8 @@ pub struct CpuBackend {
     allocated: CpuAllocated,
     /// Number of passes that were staged.
     staged: u64,
+    /// True if weights are loaded as the floats that they stand for.
+    dequantizes: bool,
 }
 
 impl CpuBackend {
@@ -82,7 +84,15 @@ impl CpuBackend {
             recurrent: Recurrent::new(),
             allocated: CpuAllocated::default(),
             staged: 0,
+            dequantizes: false,
         })
+    }
+
+    /// From now on loads weights that are integers as the 32-bit floats that these stand for,
+    /// and multiplies them with inputs that are not rounded. So their own loss can be measured.
+    /// Weights that were packed before, and are restored, stay what they are.
+    pub fn dequantize_weights(&mut self) {
+        self.dequantizes = true;
     }
 
     /// Bytes allocated so far, including buffers that were given back since.

@@ -44,6 +44,11 @@ impl Metered for CpuBackend {
         Err(DeviceError::new(BackendError::Unsupported(why.to_owned())))
     }
 
+    fn dequantize_weights(&mut self) -> Result<(), DeviceError> {
+        Self::dequantize_weights(self);
+        Ok(())
+    }
+
     fn recorded(&self) -> (u64, u64) {
         (0, 0)
     }

@@ -49,6 +49,13 @@ pub trait Metered: Sized {
     /// [`DeviceError`] with the reason if the device has not both.
     fn compare_bits(&mut self) -> Result<ComparedBits, DeviceError>;
 
+    /// From now on loads weights that are integers as the 32-bit floats that these stand for,
+    /// and multiplies them with inputs that are not rounded.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the device has no such way.
+    fn dequantize_weights(&mut self) -> Result<(), DeviceError>;
+
     /// Returns the number of recorded passes, and the bytes of the device's memory that they
     /// were seen to take.
     fn recorded(&self) -> (u64, u64);

@@ -46,7 +46,10 @@ impl Memory for CpuBackend {
     ) -> Result<CpuMatrix, BackendError> {
         let format = formats::of(self.dtype, format);
         let (pool, arena) = (&mut self.pool, &mut self.arena);
-        let packed = CpuMatrix::pack(pool, arena, self.isa, format, matrix)?;
+        let mut packed = CpuMatrix::pack(pool, arena, self.isa, format, matrix)?;
+        if self.dequantizes {
+            packed = packed.dequantized(pool, arena, self.isa)?;
+        }
         self.allocated.matrices += packed.bytes() as u64;
         Ok(packed)
     }

@@ -1,6 +1,9 @@
 //! A packed weight matrix.
 
-use lockstep_backend::{BackendError, HostMatrix};
+use lockstep_backend::{
+    BackendError, CheckpointDtype, HostBlock, HostFloats, HostMatrix, WeightFormat,
+};
+use lockstep_types::Dtype;
 
 use super::Format;
 use crate::gemm::PANEL;
@@ -46,6 +49,34 @@ impl CpuMatrix {
             }
         });
         Ok(packed)
+    }
+
+    /// Returns the matrix as 32-bit floats of the same values, which are multiplied with inputs
+    /// that are not rounded.
+    pub(crate) fn dequantized(
+        &self,
+        pool: &mut Pool,
+        arena: &mut Arena,
+        isa: Isa,
+    ) -> Result<Self, BackendError> {
+        let mut row = vec![0.0f32; self.cols];
+        let mut bytes = Vec::with_capacity(self.rows * self.cols * size_of::<f32>());
+        for at in 0..self.rows {
+            self.read_row(at, &mut row);
+            bytes.extend(row.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        let floats = HostFloats {
+            cols: self.cols,
+            dtype: CheckpointDtype::F32,
+            blocks: vec![HostBlock {
+                bytes: &bytes,
+                offset: 0,
+                stride: self.cols * size_of::<f32>(),
+                rows: self.rows,
+            }],
+        };
+        let format = super::of(Dtype::Float32, WeightFormat::Float32);
+        Self::pack(pool, arena, isa, format, &HostMatrix::Floats(floats))
     }
 
     /// A matrix of zeros.
