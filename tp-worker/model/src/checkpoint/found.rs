@@ -120,7 +120,8 @@ fn floats(matrix: &HostMatrix<'_>) -> Option<CheckpointDtype> {
 /// # Errors
 /// The errors of [`Source::vector`].
 pub(crate) fn vector(source: &dyn Source, part: &VectorPart) -> Result<Vec<f32>, ModelError> {
-    let mut values = Vec::with_capacity(part.len());
+    // It grows with what is found: sizes of a damaged configuration are beyond all memory.
+    let mut values = Vec::new();
     for tensor in &part.tensors {
         let shape = match part.stack {
             1 => vec![tensor.rows],
