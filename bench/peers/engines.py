@@ -13,6 +13,8 @@ from children import THREADS, Ended
 CONTEXT = 192
 # Types in which models have their weights on disk, so that Lockstep and transformers need no option.
 STORED = ["bf16", "mxfp4"]
+# Types of GGUF files, of which Lockstep and llama.cpp read the same one.
+FILES = ["q8_0", "q6_k", "q4_k_m", "q4_0"]
 HERE = pathlib.Path(__file__).resolve().parent
 
 
@@ -68,11 +70,12 @@ Runner = Callable[[Places, str, Group], tuple[Ended, list[Sample]]]
 
 def lockstep(places: Places, kind: str, group: Group) -> tuple[Ended, list[Sample]]:
     """`lockstep bench offline`, one rank of two threads; one warm-up and one sample a cell."""
-    quantization = [] if kind in STORED else ["--quantization", kind]
+    quantization = [] if kind in STORED + FILES else ["--quantization", kind]
+    model = places.model / (f"{kind}.gguf" if kind in FILES else "hf")
     sizes = ["--prefill" if group.phase == "prefill" else "--batch", group.joined()]
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder) / "report.json"
-        command = [places.lockstep, "bench", "offline", "--device", "cpu", "--model-path", places.model / "hf"]
+        command = [places.lockstep, "bench", "offline", "--device", "cpu", "--model-path", model]
         command += ["--tp-size", 1, "--threads-per-rank", THREADS, *quantization, *places.lockstep_args]
         command += ["--only", group.phase, *sizes, "--context", CONTEXT, "--output-len", places.output_len]
         ended = children.run([*command, "--repeat", 1, "--output", output], places.timeout)
@@ -161,6 +164,8 @@ CLASSES = {
     "16-bit": ["lockstep:bf16", "llamacpp:bf16", "transformers:bf16"],
     "8-bit": ["lockstep:int8", "llamacpp:q8_0"],
     "4-bit": ["lockstep:int4", "llamacpp:q4_0", "llamacpp:q4_k_m"],
+    # One file for both.
+    **{kind.upper(): [f"lockstep:{kind}", f"llamacpp:{kind}"] for kind in FILES},
     # Experts alone; transformers has 16 bits there, too, and all else is bf16 in all of them.
     "MXFP4": ["lockstep:mxfp4", "llamacpp:mxfp4", "transformers:mxfp4"],
 }

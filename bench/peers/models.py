@@ -44,7 +44,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 DEMO = REPOSITORY / "models" / "lockstep-demo-7m"
 DRAFTS = {"eagle3": "lockstep-demo-7m-eagle3", "eagle": "lockstep-demo-7m-eagle", "draft": "lockstep-demo-1m-draft"}
-TYPES = ["q8_0", "q4_0", "q4_k_m"]
+TYPES = ["q8_0", "q4_0", "q4_k_m", "q6_k"]
 # Longest prompt and output of any cell; the widened demo model would say 2,048.
 CONTEXT = 4096
 # Tokens of Llama 3.2.

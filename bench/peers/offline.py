@@ -25,7 +25,7 @@ from children import Failed
 from engines import CLASSES, Group, Places, Unequal
 
 GROUPS = ["prefill:128,512", "prefill:2048", "decode:1,4,8", "decode:16,32"]
-ALL = [engine for members in CLASSES.values() for engine in members]
+ALL = list(dict.fromkeys(engine for members in CLASSES.values() for engine in members))
 
 
 def arguments() -> argparse.Namespace:
