@@ -21,6 +21,10 @@ pub enum WeightFormat {
     Float,
     /// 32-bit floats, multiplied with inputs that are not rounded.
     Float32,
+    /// Floats of the values that a checkpoint has in a form which the device does not keep: of 32
+    /// bits, multiplied as [`Self::Float32`], on processors, and of the type that the device
+    /// multiplies in on GPUs.
+    Dequantized,
     /// 8-bit integers, with a 16-bit scale for every 128 values of a row.
     Int8,
     /// 4-bit integers, with a 5-bit multiplier for every 32 values of a row and a 12-bit scale

@@ -245,7 +245,7 @@ fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
             &[Arithmetic::Bf16Dot, Arithmetic::F32Fma]
         }
         (WeightFormat::Float | WeightFormat::Mxfp4 | WeightFormat::Fp8 { .. }, Dtype::Float32)
-        | (WeightFormat::Float32, _) => &[Arithmetic::F32Fma],
+        | (WeightFormat::Float32 | WeightFormat::Dequantized, _) => &[Arithmetic::F32Fma],
     }
 }
 

@@ -361,7 +361,10 @@ pub(crate) fn weights(engine: &EngineConfig) -> String {
     let inputs = engine.dtype.name();
     match (engine.model.quantization, &engine.model.checkpoint) {
         (Quantization::None, CheckpointFormat::Floats) => inputs.to_owned(),
-        (Quantization::None, CheckpointFormat::Fp8(_)) => format!("FP8 with {inputs} inputs"),
+        (Quantization::None, CheckpointFormat::Fp8(_)) => match engine.device.kind {
+            DeviceKind::Cpu => format!("FP8 with {inputs} inputs"),
+            DeviceKind::Cuda => format!("FP8, widened to {inputs}"),
+        },
         (Quantization::None, CheckpointFormat::Mxfp4(_)) => {
             format!("MXFP4 experts with {inputs} inputs")
         }

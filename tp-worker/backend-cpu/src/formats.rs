@@ -23,7 +23,7 @@ pub(crate) use matrix::words;
 pub(crate) fn of(dtype: Dtype, format: WeightFormat) -> &'static dyn Format {
     match format {
         WeightFormat::Float => float::of(dtype),
-        WeightFormat::Float32 => float::of(Dtype::Float32),
+        WeightFormat::Float32 | WeightFormat::Dequantized => float::of(Dtype::Float32),
         WeightFormat::Int8 => &int8::Int8,
         WeightFormat::Int4 => &int4::Int4,
         WeightFormat::Fp8 { group } => fp8::of(dtype, group),

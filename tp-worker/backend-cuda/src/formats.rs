@@ -68,10 +68,13 @@ impl Loaders {
     ) -> Result<CudaMatrix, CudaError> {
         let Self { transport, floats } = self;
         match format {
-            WeightFormat::Float => floats.load(device, transport, matrix),
+            // Widened: the nearest float of the operands' type to each code times its scale.
+            WeightFormat::Float | WeightFormat::Dequantized | WeightFormat::Fp8 { .. } => {
+                floats.load(device, transport, matrix)
+            }
             WeightFormat::Float32 => floats.load_router(device, transport, matrix),
             WeightFormat::Mxfp4 => mxfp4::load(device, transport, matrix),
-            WeightFormat::Int8 | WeightFormat::Int4 | WeightFormat::Fp8 { .. } => Err(unserved()),
+            WeightFormat::Int8 | WeightFormat::Int4 => Err(unserved()),
         }
     }
 }
@@ -83,16 +86,22 @@ pub(crate) fn serves(format: WeightFormat, role: MatrixRole) -> Result<(), &'sta
         (WeightFormat::Float32, _) | (_, MatrixRole::Router) => {
             Err("GPUs have 32-bit floats for routers, and for nothing else")
         }
-        (WeightFormat::Float, _) | (WeightFormat::Mxfp4, MatrixRole::Projection) => Ok(()),
+        (WeightFormat::Float, _)
+        | (
+            WeightFormat::Dequantized | WeightFormat::Fp8 { .. } | WeightFormat::Mxfp4,
+            MatrixRole::Projection,
+        ) => Ok(()),
         (WeightFormat::Int8 | WeightFormat::Int4, _) => Err("GPUs have no quantized weights"),
-        (WeightFormat::Fp8 { .. }, _) => Err("GPUs have no FP8 weights"),
+        (WeightFormat::Dequantized | WeightFormat::Fp8 { .. }, _) => {
+            Err("GPUs have FP8 in projections, and nowhere else")
+        }
         (WeightFormat::Mxfp4, _) => Err("GPUs have MXFP4 for experts, and for nothing else"),
     }
 }
 
 /// The error for a matrix in a format that is not served.
 fn unserved() -> CudaError {
-    let why = "weights in 8 bits or 4-bit integers are not served on GPUs: leave --quantization out and use \
-               an unquantized release of the model, or give --device cpu";
+    let why = "integers of 8 and 4 bits are not served on GPUs: leave --quantization out, or give \
+               --device cpu";
     CudaError::Unsupported(why.to_owned())
 }

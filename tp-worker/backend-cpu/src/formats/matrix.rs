@@ -75,7 +75,7 @@ impl CpuMatrix {
                 rows: self.rows,
             }],
         };
-        let format = super::of(Dtype::Float32, WeightFormat::Float32);
+        let format = super::of(Dtype::Float32, WeightFormat::Dequantized);
         Self::pack(pool, arena, isa, format, &HostMatrix::Floats(floats))
     }
 

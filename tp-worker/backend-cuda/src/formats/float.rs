@@ -1,4 +1,5 @@
-//! Matrices of floats in the type of operands: uploaded from a checkpoint, or generated.
+//! Matrices of floats in the type of operands: uploaded from a checkpoint, widened from its 8-bit
+//! floats, or generated.
 
 use lockstep_backend::{HostMatrix, RandomMatrix};
 
@@ -65,7 +66,11 @@ impl FloatLoader {
         let mut floats = Floats::in_bytes(memory, operand, len);
         match matrix {
             HostMatrix::Floats(source) => uploads.floats(stream, source, &mut floats)?,
-            HostMatrix::Turned(_) | HostMatrix::Mxfp4(_) | HostMatrix::Joined(_) => {
+            HostMatrix::Turned(_)
+            | HostMatrix::Fp8(_)
+            | HostMatrix::TurnedFp8(_)
+            | HostMatrix::Mxfp4(_)
+            | HostMatrix::Joined(_) => {
                 if let Some(row) = matrix.missing_row() {
                     return Err(missing(row));
                 }
@@ -76,7 +81,6 @@ impl FloatLoader {
                     write(values.iter().copied(), operand, bytes);
                 })?;
             }
-            HostMatrix::Fp8(_) | HostMatrix::TurnedFp8(_) => return Err(super::unserved()),
             HostMatrix::Random(random) => self.generate(device, random, &mut floats)?,
         }
         Ok(floats)

@@ -179,7 +179,7 @@ impl MatrixPart {
         match group.filter(|_| self.tensors.iter().all(served)) {
             _ if floats != WeightFormat::Float => floats,
             Some(group) => WeightFormat::Fp8 { group },
-            None if self.tensors.iter().any(served) => WeightFormat::Float32,
+            None if self.tensors.iter().any(served) => WeightFormat::Dequantized,
             None => floats,
         }
     }

@@ -82,6 +82,7 @@ impl<'a> Convert<Listed> for Locate<'a, '_> {
             WeightFormat::Mxfp4 => Some("MXFP4"),
             WeightFormat::Float
             | WeightFormat::Float32
+            | WeightFormat::Dequantized
             | WeightFormat::Int8
             | WeightFormat::Int4 => None,
         };

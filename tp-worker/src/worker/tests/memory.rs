@@ -8,8 +8,8 @@ use lockstep_backend_cpu::CpuAllocated;
 use lockstep_collective::local_group;
 use lockstep_devices::DeviceFootprint;
 use lockstep_types::{
-    DeviceKind, DraftKind, Dtype, EngineConfig, Footprint as _, GatedDeltaNames, GatedDeltaSpec,
-    KvCacheDtype, LoadFormat, Mixer, Quantization, RankMemory, Verification,
+    CheckpointFormat, DeviceKind, DraftKind, Dtype, EngineConfig, Footprint as _, GatedDeltaNames,
+    GatedDeltaSpec, KvCacheDtype, LoadFormat, Mixer, Quantization, RankMemory, Verification,
 };
 
 use super::{
@@ -162,16 +162,23 @@ fn architectures_take_what_is_charged() {
     assert!(compared >= 4 * 14, "{compared}");
 }
 
-/// GPUs refuse them before anything is charged or started.
+/// GPUs widen them, so they take as much as floats there.
 #[test]
-fn checkpoints_of_8_bit_floats_are_for_processors() {
+fn checkpoints_of_8_bit_floats_are_floats_on_gpus() {
     let folder = repository().join("tests/fixtures/architectures/llama_fp8");
     let mut config = config(1, 4, Dtype::Bfloat16);
     config.model = lockstep_model_folder::load(&folder).unwrap();
+    let floats = |config: &EngineConfig| {
+        let mut config = config.clone();
+        config.model.checkpoint = CheckpointFormat::Floats;
+        DeviceFootprint.rank(&config.shape(), 0).target.weights
+    };
     assert_eq!(DeviceFootprint.serves(&config.shape()), Ok(()));
+    let weights = |config: &EngineConfig| DeviceFootprint.rank(&config.shape(), 0).target.weights;
+    assert!(weights(&config) < floats(&config));
     config.device.kind = DeviceKind::Cuda;
-    let why = DeviceFootprint.serves(&config.shape()).unwrap_err();
-    assert!(why.contains("no FP8 weights"), "{why}");
+    assert_eq!(DeviceFootprint.serves(&config.shape()), Ok(()));
+    assert_eq!(weights(&config), floats(&config));
     // Rounded again they are weights like others.
     config.model.quantization = Quantization::Int8;
     let why = DeviceFootprint.serves(&config.shape()).unwrap_err();

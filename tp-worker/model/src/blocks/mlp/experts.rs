@@ -235,7 +235,7 @@ impl Experts<Listed> {
 /// inputs take most memory, since there is room for inputs of all.
 fn widest(matrices: &[MatrixPart], model: &ModelConfig) -> Option<MatrixShape> {
     let width = |shape: &MatrixShape| match shape.format {
-        WeightFormat::Float32 => 2,
+        WeightFormat::Float32 | WeightFormat::Dequantized => 2,
         WeightFormat::Fp8 { .. } => 1,
         WeightFormat::Float | WeightFormat::Int8 | WeightFormat::Int4 | WeightFormat::Mxfp4 => 0,
     };
