@@ -3,6 +3,10 @@
 mod known;
 mod round;
 mod stored;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
 
 use half::{bf16, f16};
 use lockstep_backend::{Codes, FactorType, GroupFormat, GroupStep, HostMatrix, Minimum};
@@ -64,21 +68,16 @@ impl Format for Groups {
     }
 
     fn pack_panel(&self, _: Isa, matrix: &HostMatrix<'_>, panel: usize, out: &mut [u32]) {
-        let cols = matrix.cols();
-        let lanes = PANEL.min(matrix.rows() - panel * PANEL);
         let stored = matrix.groups();
         let stored = stored.filter(|stored| self.format.holds(&stored.group_format()));
-        for (step, out) in out.chunks_exact_mut(self.layout.step_words).enumerate() {
-            let from = step * GROUP;
-            let count = GROUP.min(cols - from);
-            for lane in 0..lanes {
-                let row = panel * PANEL + lane;
-                let column = match stored {
-                    Some(stored) => stored::column(&self.format, stored, row, from, count),
-                    None => round::column(&self.format, matrix, row, from, count),
-                };
-                self.place(&column, count, lane, bytemuck::cast_slice_mut(out));
-            }
+        let sizes = [matrix.rows(), matrix.cols()];
+        match stored {
+            Some(stored) => self.pack(sizes, panel, out, |row, columns| {
+                stored::column(&self.format, stored, row, columns)
+            }),
+            None => self.pack(sizes, panel, out, |row, columns| {
+                round::column(&self.format, matrix, row, columns)
+            }),
         }
     }
 
@@ -118,6 +117,26 @@ impl Groups {
             format,
             layout: Layout::of(format),
             name: known::Name::of(format),
+        }
+    }
+
+    /// Packs a panel of a matrix of the sizes `[rows, cols]` into zeros, of which
+    /// `column(row, columns)` returns a step.
+    fn pack(
+        &self,
+        [rows, cols]: [usize; 2],
+        panel: usize,
+        out: &mut [u32],
+        column: impl Fn(usize, Range<usize>) -> Column,
+    ) {
+        let lanes = PANEL.min(rows - panel * PANEL);
+        for (step, out) in out.chunks_exact_mut(self.layout.step_words).enumerate() {
+            let columns = step * GROUP..cols.min((step + 1) * GROUP);
+            for lane in 0..lanes {
+                let column = column(panel * PANEL + lane, columns.clone());
+                let bytes = bytemuck::cast_slice_mut(out);
+                self.place(&column, columns.len(), lane, bytes);
+            }
         }
     }
 

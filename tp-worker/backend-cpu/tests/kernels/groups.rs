@@ -12,7 +12,7 @@ use crate::machine::{Values, backend, bits, matrix_in, tensor, tokens as staged_
 
 const STEP: usize = 128;
 
-const Q4_K: GroupFormat = GroupFormat {
+pub const Q4_K: GroupFormat = GroupFormat {
     bits: 4,
     codes: Codes::Integers,
     group: 32,
@@ -25,7 +25,7 @@ const Q4_0: GroupFormat = GroupFormat {
     minimum: Minimum::None,
     ..Q4_K
 };
-const Q6_K: GroupFormat = GroupFormat {
+pub const Q6_K: GroupFormat = GroupFormat {
     bits: 8,
     group: 16,
     minimum: Minimum::None,

@@ -54,11 +54,16 @@ const fn format(index: usize) -> GroupFormat {
 /// Returns the packed form of matrices in `format`: floats, which hold all values, where there is
 /// no other.
 pub(in crate::formats) fn of(format: GroupFormat) -> &'static dyn Format {
-    let mut known = KNOWN.iter().filter(|known| known.format.is_kept());
-    match known.find(|known| known.format == format) {
+    match known(format) {
         Some(known) => known,
         None => float::of(Dtype::Float32),
     }
+}
+
+/// Returns the packed form of integers in groups; `None` if it is not kept.
+pub(super) fn known(format: GroupFormat) -> Option<&'static Groups> {
+    let mut known = KNOWN.iter().filter(|known| known.format.is_kept());
+    known.find(|known| known.format == format)
 }
 
 /// All layouts that there are.

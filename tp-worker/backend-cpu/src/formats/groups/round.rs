@@ -1,5 +1,7 @@
 //! Values of other forms, rounded to integers in groups.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 use lockstep_backend::{Codes, FactorType, GroupFormat, GroupStep, HostMatrix, Minimum};
 
@@ -9,16 +11,16 @@ use crate::quantize::{GROUP, Parts, SMALLEST};
 /// Largest multiple of a factor that groups share.
 const MULTIPLES: f32 = 63.0;
 
-/// Returns a step of a row of `matrix`: `count` columns from column `from` on. A group's scale
+/// Returns a step of a row of `matrix`: `columns`. A group's scale
 /// brings its largest magnitude, or the distance of its extremes, to the largest integer. A group
 /// with a value that is not finite has a NaN for a factor.
 pub(super) fn column(
     format: &GroupFormat,
     matrix: &HostMatrix<'_>,
     row: usize,
-    from: usize,
-    count: usize,
+    columns: Range<usize>,
 ) -> Column {
+    let (from, count) = (columns.start, columns.len());
     let mut values = [0.0; GROUP];
     matrix.form().read(row, from, &mut values[..count]);
     let groups = || values.chunks_exact(format.group);

@@ -1,19 +1,20 @@
 //! Integers in groups as a checkpoint has them, in the layout of a device.
 
+use std::ops::Range;
+
 use lockstep_backend::{Codes, GroupFormat, GroupStep, HostGroups, Minimum};
 
 use super::Column;
 use crate::quantize::{GROUP, Parts};
 
-/// Returns a step of a row of `matrix`, whose layout `format` holds: `count` columns from column
-/// `from` on.
+/// Returns a step of a row of `matrix`, whose layout `format` holds: `columns`.
 pub(super) fn column(
     format: &GroupFormat,
     matrix: &dyn HostGroups<'_>,
     row: usize,
-    from: usize,
-    count: usize,
+    columns: Range<usize>,
 ) -> Column {
+    let (from, count) = (columns.start, columns.len());
     let stored = matrix.group_format();
     let mut column = Column {
         codes: [0; GROUP],

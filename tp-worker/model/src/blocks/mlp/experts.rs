@@ -232,20 +232,31 @@ impl Experts<Listed> {
 }
 
 /// Returns the shape of one of `matrices`, which differ in their formats alone: of one whose packed
-/// inputs take most memory, since there is room for inputs of all.
+/// inputs take most memory, since there is room for inputs of all. Where integers in groups meet
+/// other formats, inputs of 32-bit floats take as much as any.
 fn widest(matrices: &[MatrixPart], model: &ModelConfig) -> Option<MatrixShape> {
+    // Of integers in groups, bits of codes and numbers of groups decide.
     let width = |shape: &MatrixShape| match shape.format {
-        WeightFormat::Float32 => 2,
-        WeightFormat::Fp8 { .. } => 1,
-        WeightFormat::Float
-        | WeightFormat::Int8
-        | WeightFormat::Int4
-        | WeightFormat::Mxfp4
-        | WeightFormat::Groups(_) => 0,
+        WeightFormat::Float32 => (2, 0),
+        WeightFormat::Fp8 { .. } => (1, 0),
+        WeightFormat::Float | WeightFormat::Int8 | WeightFormat::Int4 | WeightFormat::Mxfp4 => {
+            (0, 0)
+        }
+        WeightFormat::Groups(format) => {
+            (usize::from(format.bits), GroupFormat::STEP / format.group)
+        }
     };
+    let shapes = || matrices.iter().map(|matrix| matrix.shape(model));
+    let in_groups = |shape: MatrixShape| matches!(shape.format, WeightFormat::Groups(_));
     // The first one of the widest.
-    let shapes = matrices.iter().rev().map(|matrix| matrix.shape(model));
-    shapes.max_by_key(width)
+    let widest = shapes().rev().max_by_key(width)?;
+    if shapes().any(in_groups) && !shapes().all(in_groups) {
+        return Some(MatrixShape {
+            format: WeightFormat::Float32,
+            ..widest
+        });
+    }
+    Some(widest)
 }
 
 impl<F: Form> Tensors<F> for Experts<F> {
