@@ -155,7 +155,9 @@ impl Groups {
             bytes[byte] |= ((i32::from(*code) + self.code_offset()) as u8) << shift;
         }
         let numbers = &mut bytes[4 * self.layout.code_words..];
-        for (group, step) in column.steps[..self.layout.groups].iter().enumerate() {
+        // Those behind the last column have no factors, which groups may share.
+        let groups = count.div_ceil(self.format.group);
+        for (group, step) in column.steps[..groups].iter().enumerate() {
             let width = self.layout.factor_bytes();
             let factors = [
                 (Some(self.layout.factor), step.factor),

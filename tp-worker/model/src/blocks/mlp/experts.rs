@@ -8,10 +8,11 @@
 mod matrices;
 mod shared;
 mod sizes;
+mod widest;
 
 use lockstep_backend::{
     self as backend, Axis, Backend, BackendError, BlockEnd, ExpertSpace, ExpertsShape, Holds,
-    MatrixShape, Scatter, WeightFormat,
+    Scatter,
 };
 use lockstep_types::{ExpertGate, ExpertsSpec, ModelConfig, Routing};
 
@@ -28,6 +29,7 @@ use crate::{
 use matrices::Matrices;
 use shared::{gate_of, shared_apart, shared_within};
 pub(super) use sizes::ExpertSizes;
+use widest::widest;
 
 /// One rank's columns of its experts of one layer.
 pub(crate) struct Experts<F: Form> {
@@ -229,34 +231,6 @@ impl Experts<Listed> {
         let gate = self.shared_gate.as_ref().map_or(0, MatrixPart::elements);
         elements / all.max(1) * taken + self.router.elements() + apart + gate
     }
-}
-
-/// Returns the shape of one of `matrices`, which differ in their formats alone: of one whose packed
-/// inputs take most memory, since there is room for inputs of all. Where integers in groups meet
-/// other formats, inputs of 32-bit floats take as much as any.
-fn widest(matrices: &[MatrixPart], model: &ModelConfig) -> Option<MatrixShape> {
-    // Of integers in groups, bits of codes and numbers of groups decide.
-    let width = |shape: &MatrixShape| match shape.format {
-        WeightFormat::Float32 => (2, 0),
-        WeightFormat::Fp8 { .. } => (1, 0),
-        WeightFormat::Float | WeightFormat::Int8 | WeightFormat::Int4 | WeightFormat::Mxfp4 => {
-            (0, 0)
-        }
-        WeightFormat::Groups(format) => {
-            (usize::from(format.bits), GroupFormat::STEP / format.group)
-        }
-    };
-    let shapes = || matrices.iter().map(|matrix| matrix.shape(model));
-    let in_groups = |shape: MatrixShape| matches!(shape.format, WeightFormat::Groups(_));
-    // The first one of the widest.
-    let widest = shapes().rev().max_by_key(width)?;
-    if shapes().any(in_groups) && !shapes().all(in_groups) {
-        return Some(MatrixShape {
-            format: WeightFormat::Float32,
-            ..widest
-        });
-    }
-    Some(widest)
 }
 
 impl<F: Form> Tensors<F> for Experts<F> {
