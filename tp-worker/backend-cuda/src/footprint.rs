@@ -44,12 +44,14 @@ impl CudaMemory {
         let element = match matrix.format {
             WeightFormat::Mxfp4 => return mxfp4::bytes(matrix.rows, matrix.cols) as u64,
             WeightFormat::Float32 => Element::F32,
-            // FP8 is widened. Rounded matrices are refused before anything is charged.
+            // Codes with scales are widened. Matrices that an option rounds are refused before anything
+            // is charged.
             WeightFormat::Float
             | WeightFormat::Dequantized
             | WeightFormat::Fp8 { .. }
             | WeightFormat::Int8
-            | WeightFormat::Int4 => self.operand,
+            | WeightFormat::Int4
+            | WeightFormat::Groups(_) => self.operand,
         };
         values(element, &[matrix.rows, matrix.cols])
     }

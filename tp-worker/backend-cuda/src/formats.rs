@@ -69,9 +69,10 @@ impl Loaders {
         let Self { transport, floats } = self;
         match format {
             // Widened: the nearest float of the operands' type to each code times its scale.
-            WeightFormat::Float | WeightFormat::Dequantized | WeightFormat::Fp8 { .. } => {
-                floats.load(device, transport, matrix)
-            }
+            WeightFormat::Float
+            | WeightFormat::Dequantized
+            | WeightFormat::Fp8 { .. }
+            | WeightFormat::Groups(_) => floats.load(device, transport, matrix),
             WeightFormat::Float32 => floats.load_router(device, transport, matrix),
             WeightFormat::Mxfp4 => mxfp4::load(device, transport, matrix),
             WeightFormat::Int8 | WeightFormat::Int4 => Err(unserved()),
@@ -86,15 +87,15 @@ pub(crate) fn serves(format: WeightFormat, role: MatrixRole) -> Result<(), &'sta
         (WeightFormat::Float32, _) | (_, MatrixRole::Router) => {
             Err("GPUs have 32-bit floats for routers, and for nothing else")
         }
-        (WeightFormat::Float, _)
-        | (
-            WeightFormat::Dequantized | WeightFormat::Fp8 { .. } | WeightFormat::Mxfp4,
-            MatrixRole::Projection,
-        ) => Ok(()),
+        (
+            WeightFormat::Float
+            | WeightFormat::Dequantized
+            | WeightFormat::Fp8 { .. }
+            | WeightFormat::Groups(_),
+            _,
+        )
+        | (WeightFormat::Mxfp4, MatrixRole::Projection) => Ok(()),
         (WeightFormat::Int8 | WeightFormat::Int4, _) => Err("GPUs have no quantized weights"),
-        (WeightFormat::Dequantized | WeightFormat::Fp8 { .. }, _) => {
-            Err("GPUs have FP8 in projections, and nowhere else")
-        }
         (WeightFormat::Mxfp4, _) => Err("GPUs have MXFP4 for experts, and for nothing else"),
     }
 }
