@@ -65,7 +65,8 @@ pub use shape::{
 pub use states::{NoStates, RowState, Span, StateKeep, states_misfit};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{
-    CheckpointDtype, E2m1, E4m3, E8m0, HostBlock, HostFloats, HostForm, HostFp8, HostJoined,
+    CheckpointDtype, Direction, E2m1, E4m3, E8m0, GroupScales, HostBlock, HostFloats, HostForm,
+    HostFp8, HostIntegers, HostJoined, InputGroups, PackedIntegers, Packing, WordOrder,
     HostMatrix, HostMxfp4, HostTurned, HostTurnedFp8, Mxfp4Group, Outputs, RandomBlock,
     RandomMatrix, RandomNumbers, ScaleGrid, ScalePart,
 };
