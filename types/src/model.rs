@@ -238,7 +238,10 @@ impl ModelConfig {
                 let group = self.checkpoint.fp8()?.group(first)?;
                 Some(WeightFormat::Fp8 { group })
             }
-            ModuleForm::Integers(_) => None,
+            ModuleForm::Integers(form) => {
+                let layout = form.layout()?.of_part(first)?;
+                Some(WeightFormat::Groups(layout))
+            }
         }
     }
 

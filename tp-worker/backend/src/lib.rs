@@ -51,7 +51,9 @@ pub use layer::{
     RowParallel, Scatter, WholeNorms,
 };
 pub use lockstep_collective::Owners;
-pub use lockstep_types::{MatrixRole, WeightFormat};
+pub use lockstep_types::{
+    CodeTable, Codes, FactorType, GroupFormat, MatrixRole, Minimum, WeightFormat,
+};
 pub use masks::Masks;
 pub use memory::{DeviceMemory, ExpertsShape, LatentHeads, MatrixShape, PassShape, RankLayout};
 pub use notes::{ExchangeNotes, NoteShape, Notes};
@@ -65,9 +67,9 @@ pub use shape::{
 pub use states::{NoStates, RowState, Span, StateKeep, states_misfit};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{
-    CheckpointDtype, Direction, E2m1, E4m3, E8m0, GroupScales, HostBlock, HostFloats, HostForm,
-    HostFp8, HostIntegers, HostJoined, InputGroups, PackedIntegers, Packing, WordOrder,
-    HostMatrix, HostMxfp4, HostTurned, HostTurnedFp8, Mxfp4Group, Outputs, RandomBlock,
-    RandomMatrix, RandomNumbers, ScaleGrid, ScalePart,
+    CheckpointDtype, Direction, E2m1, E4m3, E8m0, GroupScales, GroupStep, HostBlock, HostFloats,
+    HostForm, HostFp8, HostGroups, HostIntegers, HostJoined, HostMatrix, HostMxfp4, HostTurned,
+    HostTurnedFp8, InputGroups, Mxfp4Group, Outputs, PackedIntegers, Packing, RandomBlock,
+    RandomMatrix, RandomNumbers, ScaleGrid, ScalePart, WordOrder,
 };
 pub use world::{WorldRows, WorldSize};

@@ -7,6 +7,7 @@ mod e8m0;
 mod floats;
 mod form;
 mod fp8;
+mod groups;
 mod integers;
 mod joined;
 mod mxfp4;
@@ -20,6 +21,7 @@ pub use e8m0::E8m0;
 pub use floats::{CheckpointDtype, HostFloats};
 pub use form::{HostBlock, HostForm};
 pub use fp8::{HostFp8, ScaleGrid, ScalePart};
+pub use groups::{GroupStep, HostGroups};
 pub use integers::{
     Direction, GroupScales, HostIntegers, InputGroups, PackedIntegers, Packing, WordOrder,
 };
@@ -63,6 +65,21 @@ impl<'a> HostMatrix<'a> {
             Self::Mxfp4(mxfp4) => mxfp4,
             Self::Joined(joined) => joined,
             Self::Random(random) => random,
+        }
+    }
+
+    /// Returns the matrix as integers in groups; `None` if its form is something else, or if that of
+    /// some rows is.
+    pub fn groups(&self) -> Option<&dyn HostGroups<'a>> {
+        match self {
+            Self::Integers(integers) => integers.layout().map(|_| integers as &dyn HostGroups<'a>),
+            Self::Joined(joined) => joined.layout().map(|_| joined as &dyn HostGroups<'a>),
+            Self::Floats(_)
+            | Self::Turned(_)
+            | Self::Fp8(_)
+            | Self::TurnedFp8(_)
+            | Self::Mxfp4(_)
+            | Self::Random(_) => None,
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Fp8Checkpoint;
+use crate::{Codes, FactorType, GroupFormat, Minimum};
 
 /// Integers with scales in a checkpoint: those of GPTQ (Frantar et al., arXiv:2210.17323), AWQ
 /// (Lin et al., arXiv:2306.00978), AutoRound and compressed-tensors.
@@ -64,27 +65,37 @@ pub struct IntegerForm {
     pub group: Option<usize>,
     /// True if each group has a zero point of its own. Otherwise it is half of the range.
     pub zeros: bool,
+    /// Type of scales.
+    pub scales: FactorType,
     /// True if the inputs of a group may lie apart (act-order).
     pub scattered: bool,
 }
 
 impl IntegerForm {
-    /// Largest number of inputs that share a scale on a device.
-    pub const GROUP: usize = 128;
-    /// Smallest such number.
-    pub const SMALLEST_GROUP: usize = 16;
-
-    /// Returns the number of consecutive inputs that always share a scale, a power of two, in a
-    /// rank's part of a matrix that begins at column `first`. `None` if these are too few for a
-    /// device, or if they lie apart.
-    pub fn group(&self, first: usize) -> Option<usize> {
+    /// Returns the layout in which devices keep such integers, counted from the first input of
+    /// the whole matrix: groups are as long as a device's that always share a scale. `None` if
+    /// these are too short for devices, or if the inputs of a group lie apart.
+    pub fn layout(&self) -> Option<GroupFormat> {
         if self.scattered {
             return None;
         }
-        let bounds = self.group.map_or([0, 0], |group| [group, first]);
-        let zeros = bounds.into_iter().map(usize::trailing_zeros);
-        let group = 1 << zeros.fold(Self::GROUP.trailing_zeros(), u32::min);
-        (group >= Self::SMALLEST_GROUP).then_some(group)
+        let zeros = self.group.map_or(u32::MAX, usize::trailing_zeros);
+        let group = 1 << zeros.min(GroupFormat::STEP.trailing_zeros());
+        let minimum = match self.zeros {
+            true => Minimum::Zero,
+            false => Minimum::None,
+        };
+        let layout = |bits| GroupFormat {
+            bits,
+            codes: Codes::Integers,
+            group,
+            factor_group: group,
+            minimum,
+            factors: self.scales,
+        };
+        // Short groups have no codes of 4 bits on devices.
+        let layouts = [self.bits, 8].map(layout);
+        layouts.into_iter().find(GroupFormat::is_kept)
     }
 }
 
@@ -159,6 +170,7 @@ mod tests {
             bits: 4,
             group,
             zeros: false,
+            scales: FactorType::F16,
             scattered: false,
         }
     }
@@ -175,25 +187,35 @@ mod tests {
     }
 
     #[test]
-    fn a_group_has_one_scale_wherever_a_part_begins() {
-        for (group, first, expected) in [
-            (None, 77, Some(128)),
-            (Some(128), 0, Some(128)),
-            (Some(128), 2_752, Some(64)),
-            (Some(32), 64, Some(32)),
-            (Some(96), 0, Some(32)),
-            (Some(1024), 0, Some(128)),
-            (Some(128), 16, Some(16)),
-            (Some(128), 8, None),
-            (Some(20), 0, None),
+    fn a_group_on_a_device_has_one_scale() {
+        for (bits, group, expected) in [
+            (4, None, Some((4, 128))),
+            (4, Some(128), Some((4, 128))),
+            (4, Some(96), Some((4, 32))),
+            (8, Some(1024), Some((8, 128))),
+            (4, Some(16), Some((8, 16))),
+            (8, Some(16), Some((8, 16))),
+            (4, Some(20), None),
         ] {
-            assert_eq!(form(group).group(first), expected, "{group:?} {first}");
+            let own = IntegerForm {
+                bits,
+                ..form(group)
+            };
+            let found = own.layout().map(|layout| (layout.bits, layout.group));
+            assert_eq!(found, expected, "{bits} {group:?}");
         }
         let scattered = IntegerForm {
             scattered: true,
             ..form(Some(128))
         };
-        assert_eq!(scattered.group(0), None);
+        assert_eq!(scattered.layout(), None);
+        let minimum = |form: IntegerForm| form.layout().map(|layout| layout.minimum);
+        let zeros = IntegerForm {
+            zeros: true,
+            ..form(None)
+        };
+        assert_eq!(minimum(form(None)), Some(Minimum::None));
+        assert_eq!(minimum(zeros), Some(Minimum::Zero));
     }
 
     /// A partial last group counts, so 160 inputs in two groups may be groups of 80 or of 128.

@@ -2,6 +2,7 @@
 //! words, and their scales, are files of this module.
 
 mod groups;
+mod layout;
 mod scales;
 mod words;
 

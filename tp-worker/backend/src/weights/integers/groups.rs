@@ -6,14 +6,14 @@ use std::sync::Arc;
 /// Groups of the inputs of a matrix, or of a part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InputGroups {
+    /// All inputs are one group.
+    Whole,
     /// Consecutive inputs.
     Runs {
         /// Inputs of a group.
         size: usize,
         /// Inputs of the first group that are not used.
         skipped: usize,
-        /// Number of inputs used.
-        inputs: usize,
     },
     /// Inputs that may lie apart, with the number of each one's group (act-order).
     Scattered(Arc<[u32]>),
@@ -25,12 +25,12 @@ impl InputGroups {
     /// these.
     pub fn part(&self, inputs: &Range<usize>) -> (Self, Range<usize>) {
         match self {
-            Self::Runs { size, skipped, .. } => {
+            Self::Whole => (Self::Whole, 0..1),
+            Self::Runs { size, skipped } => {
                 let (from, to) = (skipped + inputs.start, skipped + inputs.end);
                 let groups = Self::Runs {
                     size: *size,
                     skipped: from % size,
-                    inputs: inputs.len(),
                 };
                 (groups, from / size..to.div_ceil(*size))
             }
@@ -48,7 +48,8 @@ impl InputGroups {
     /// that group, at least 1.
     pub(super) fn run(&self, input: usize) -> (usize, usize) {
         match self {
-            Self::Runs { size, skipped, .. } => {
+            Self::Whole => (0, usize::MAX),
+            Self::Runs { size, skipped } => {
                 let place = skipped + input;
                 (place / size, size - place % size)
             }

@@ -198,7 +198,6 @@ fn grouped() -> [(Vec<u32>, InputGroups); 2] {
     let all = InputGroups::Runs {
         size: 20,
         skipped: 0,
-        inputs: INPUTS,
     };
     let scattered: Vec<u32> = (0..INPUTS as u32).map(|input| input * 7 % 48 / 20).collect();
     [(runs, all), (scattered.clone(), InputGroups::Scattered(scattered.into()))]
@@ -322,12 +321,7 @@ fn a_single_scale_is_that_of_all_outputs() {
     let plain = Plain::new(8, vec![0; INPUTS]);
     let mut stored = Stored::new(&plain, layout);
     stored.scales = (f16::from_f32(0.5).to_le_bytes().to_vec(), 2);
-    let groups = InputGroups::Runs {
-        size: INPUTS,
-        skipped: 0,
-        inputs: INPUTS,
-    };
-    let mut whole = stored.matrix(layout, groups, false);
+    let mut whole = stored.matrix(layout, InputGroups::Whole, false);
     whole.scales.single = true;
     let part = whole.part(&(3..9), 2, &(5..9));
     for (row, output) in [3, 5, 7].into_iter().enumerate() {
