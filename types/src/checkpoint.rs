@@ -127,7 +127,10 @@ impl CheckpointFormat {
                 let Some(module) = tensor.strip_suffix(".weight") else {
                     return ModuleForm::Floats;
                 };
-                match names.below(tensor).filter(|_| role == MatrixRole::Projection) {
+                match names
+                    .below(tensor)
+                    .filter(|_| role == MatrixRole::Projection)
+                {
                     Some(_) => integers.form(module),
                     None => integers.outer_form(module),
                 }

@@ -14,8 +14,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CheckpointFormat, LoadFormat, MatrixRole, ModuleForm, Quantization, TensorNames,
-    WeightFormat,
+    CheckpointFormat, LoadFormat, MatrixRole, ModuleForm, Quantization, TensorNames, WeightFormat,
 };
 
 pub use latent::{LatentAttentionNames, LatentAttentionSpec};

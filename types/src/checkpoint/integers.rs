@@ -17,6 +17,9 @@ pub struct IntegerCheckpoint {
     pub bits: Vec<u8>,
     /// Inputs that share a scale, as the configuration names them; `None` for whole rows.
     pub groups: Vec<Option<usize>>,
+    /// Whether groups have zero points of their own, as the configuration says it: both if modules
+    /// differ.
+    pub zeros: Vec<bool>,
     /// Forms of modules. The first one is that of all modules of layers that are not `others`.
     pub forms: Vec<ModuleForm>,
     /// Modules of other forms, and quantized modules outside of layers, by their whole names
@@ -152,7 +155,8 @@ impl IntegerCheckpoint {
             listed(bits),
             listed(groups.collect())
         );
-        let scattered = |form: &ModuleForm| matches!(form, ModuleForm::Integers(form) if form.scattered);
+        let scattered =
+            |form: &ModuleForm| matches!(form, ModuleForm::Integers(form) if form.scattered);
         if self.forms.iter().any(scattered) {
             found += " in the order of activations (act-order)";
         }
@@ -180,6 +184,7 @@ mod tests {
             layout: IntegerLayout::Awq,
             bits: vec![4],
             groups: groups.to_vec(),
+            zeros: vec![false],
             forms: vec![ModuleForm::Integers(form(groups[0])), ModuleForm::Floats],
             others: BTreeMap::new(),
             fp8: None,
@@ -241,10 +246,13 @@ mod tests {
         assert_eq!(all.form("model.layers.0.mlp.up_proj"), integers);
         assert_eq!(all.outer_form("lm_head"), ModuleForm::Floats);
         all.others.insert("lm_head".to_owned(), 0);
-        all.others.insert("model.layers.0.mlp.up_proj".to_owned(), 1);
+        all.others
+            .insert("model.layers.0.mlp.up_proj".to_owned(), 1);
         assert_eq!(all.outer_form("lm_head"), integers);
         assert_eq!(all.form("model.layers.0.mlp.up_proj"), ModuleForm::Floats);
-        let told = CheckpointFormat::Integers(all).describe().expect("no floats");
+        let told = CheckpointFormat::Integers(all)
+            .describe()
+            .expect("no floats");
         assert_eq!(
             told,
             "integers of 4 bits (AWQ) with a scale for every 128 inputs, but for 1 projections"

@@ -76,7 +76,9 @@ impl FloatLoader {
                     write(values.iter().copied(), operand, bytes);
                 })?;
             }
-            HostMatrix::Fp8(_) | HostMatrix::TurnedFp8(_) => return Err(super::unserved()),
+            HostMatrix::Fp8(_) | HostMatrix::TurnedFp8(_) | HostMatrix::Integers(_) => {
+                return Err(super::unserved());
+            }
             HostMatrix::Random(random) => self.generate(device, random, &mut floats)?,
         }
         Ok(floats)

@@ -56,7 +56,10 @@ impl HostIntegers<'_> {
             inputs: inputs.len(),
             codes: self.codes.part(&outputs, inputs),
             scales: self.scales.part(&outputs, &window),
-            zeros: self.zeros.as_ref().map(|zeros| zeros.part(&outputs, &window)),
+            zeros: self
+                .zeros
+                .as_ref()
+                .map(|zeros| zeros.part(&outputs, &window)),
             groups,
             turned: self.turned,
         }
@@ -93,7 +96,7 @@ impl HostIntegers<'_> {
             if !self.codes.read(output * self.step, from + at, codes) {
                 return;
             }
-            for (value, code) in values[at..].iter_mut().zip(codes) {
+            for (value, code) in values[at..].iter_mut().zip(&*codes) {
                 *value = (i32::from(*code) - zero) as f32 * scale;
             }
             at += count;
@@ -109,11 +112,19 @@ impl HostIntegers<'_> {
 
 impl<'a> HostForm<'a> for HostIntegers<'a> {
     fn rows(&self) -> usize {
-        if self.turned { self.inputs } else { self.outputs }
+        if self.turned {
+            self.inputs
+        } else {
+            self.outputs
+        }
     }
 
     fn cols(&self) -> usize {
-        if self.turned { self.outputs } else { self.inputs }
+        if self.turned {
+            self.outputs
+        } else {
+            self.inputs
+        }
     }
 
     /// Returns the bytes of a row of memory.

@@ -161,6 +161,7 @@ impl MatrixPart {
     /// Returns the format of the matrix on a device, as a part of `model`. What the checkpoint
     /// holds rounded stays what it is, unless its scales change after too few inputs, or other
     /// rows of the matrix are of another form: then all are 32-bit floats, which change no value.
+    /// Integers of several layouts have one that holds all of them.
     pub fn format(&self, model: &ModelConfig) -> WeightFormat {
         let floats = WeightFormat::of(model.quantization, self.role);
         if floats != WeightFormat::Float {
@@ -181,12 +182,15 @@ impl MatrixPart {
                 }
             }
         };
-        let mut formats = self.tensors.iter().map(stored);
-        let first = formats.next().unwrap_or(WeightFormat::Float);
-        match formats.all(|format| format == first) {
-            true => first,
-            false => WeightFormat::Float32,
-        }
+        let both = |one, other| match (one, other) {
+            (one, other) if one == other => one,
+            (WeightFormat::Groups(one), WeightFormat::Groups(other)) => {
+                WeightFormat::Groups(one.with(other))
+            }
+            _ => WeightFormat::Float32,
+        };
+        let formats = self.tensors.iter().map(stored);
+        formats.reduce(both).unwrap_or(floats)
     }
 
     /// Returns true if the matrix is MXFP4 in the checkpoint of `model`, and the rank's columns

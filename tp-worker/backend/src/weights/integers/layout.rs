@@ -2,7 +2,7 @@
 
 use lockstep_types::{FactorType, GroupFormat, IntegerForm};
 
-use super::{HostIntegers, InputGroups};
+use super::{HostIntegers, InputGroups, PIECE};
 use crate::weights::CheckpointDtype;
 use crate::weights::groups::{GroupStep, HostGroups};
 
@@ -43,12 +43,15 @@ impl<'a> HostGroups<'a> for HostIntegers<'a> {
     }
 
     fn codes(&self, row: usize, from: usize, out: &mut [i8]) {
-        let taken = self.taken();
-        let stored: &mut [u8] = bytemuck::cast_slice_mut(out);
-        if self.codes.read(row * self.step, from, stored) {
-            // Two's complement: a byte that was taken too much from is a negative code.
-            for code in stored {
-                *code = code.wrapping_sub(taken);
+        let (taken, mut stored) = (self.taken(), [0; PIECE]);
+        for (number, out) in out.chunks_mut(PIECE).enumerate() {
+            let (stored, from) = (&mut stored[..out.len()], from + number * PIECE);
+            if !self.codes.read(row * self.step, from, stored) {
+                return;
+            }
+            for (out, code) in out.iter_mut().zip(stored) {
+                // Two's complement: a byte that too much is taken from is a negative code.
+                *out = code.wrapping_sub(taken).cast_signed();
             }
         }
     }
@@ -65,7 +68,11 @@ impl<'a> HostGroups<'a> for HostIntegers<'a> {
                 factor,
                 multiple: 1,
                 min_factor: if zeros { factor } else { 0.0 },
-                min_multiple: if zeros { (zero - i32::from(self.taken())) as i16 } else { 0 },
+                min_multiple: if zeros {
+                    (zero - i32::from(self.taken())) as i16
+                } else {
+                    0
+                },
             };
         }
     }

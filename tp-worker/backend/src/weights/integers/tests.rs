@@ -26,15 +26,22 @@ impl Plain {
         };
         let most = 1 << bits;
         let count = groups.iter().max().unwrap() + 1;
-        let mut own = |of: u32| (0..OUTPUTS).map(|_| (0..of).map(|_| number(most) as u8).collect());
-        let codes: Vec<Vec<u8>> = own(INPUTS as u32).collect();
-        let zeros = own(count).collect();
-        let scale = |output: usize, group: u32| f16::from_f32(0.013 + 0.21 * (output as f32 + 3.0 * group as f32));
+        let mut row = |of: usize| -> Vec<u8> { (0..of).map(|_| number(most) as u8).collect() };
+        let codes: Vec<Vec<u8>> = (0..OUTPUTS).map(|_| row(INPUTS)).collect();
+        let zeros = (0..OUTPUTS).map(|_| row(count as usize)).collect();
+        let scale = |output: usize, group: u32| {
+            f16::from_f32(0.013 + 0.21 * (output as f32 + 3.0 * group as f32))
+        };
         Self {
             bits,
-            codes: codes.iter().map(|row| row[..].try_into().unwrap()).collect(),
+            codes: codes
+                .iter()
+                .map(|row| row[..].try_into().unwrap())
+                .collect(),
             zeros,
-            scales: (0..OUTPUTS).map(|o| (0..count).map(|g| scale(o, g)).collect()).collect(),
+            scales: (0..OUTPUTS)
+                .map(|o| (0..count).map(|g| scale(o, g)).collect())
+                .collect(),
             groups,
         }
     }
@@ -58,7 +65,10 @@ fn packed(rows: &[Vec<u8>], packing: Packing, bits: u8, added: u32) -> (Vec<u8>,
         true => count.div_ceil(per),
         false => count,
     };
-    let sizes = [words(Direction::Outputs, outputs), words(Direction::Inputs, inputs)];
+    let sizes = [
+        words(Direction::Outputs, outputs),
+        words(Direction::Inputs, inputs),
+    ];
     let (high, wide) = match packing.rows {
         Direction::Outputs => (sizes[0], sizes[1]),
         Direction::Inputs => (sizes[1], sizes[0]),
@@ -76,13 +86,18 @@ fn packed(rows: &[Vec<u8>], packing: Packing, bits: u8, added: u32) -> (Vec<u8>,
             };
             // Field j of AWQ's words holds output [0, 2, 4, 6, 1, 3, 5, 7][j].
             let field = match packing.order {
-                WordOrder::EvenFirst => [0, 2, 4, 6, 1, 3, 5, 7].iter().position(|o| *o == field).unwrap(),
+                WordOrder::EvenFirst => [0, 2, 4, 6, 1, 3, 5, 7]
+                    .iter()
+                    .position(|o| *o == field)
+                    .unwrap(),
                 WordOrder::Byte | WordOrder::Rising => field,
             };
             all[at] |= u32::from(*value) << (field * usize::from(bits));
         }
     }
-    let bytes = all.iter().flat_map(|word| word.wrapping_sub(added).to_le_bytes()[..size].to_vec());
+    let bytes = all
+        .iter()
+        .flat_map(|word| word.wrapping_sub(added).to_le_bytes()[..size].to_vec());
     (bytes.collect(), wide * size)
 }
 
@@ -120,7 +135,10 @@ fn layouts() -> Vec<Layout> {
     };
     let along = packing(Outputs, Inputs, Rising);
     let below = packing(Outputs, Outputs, Rising);
-    let gptq = (packing(Inputs, Inputs, Rising), packing(Inputs, Outputs, Rising));
+    let gptq = (
+        packing(Inputs, Inputs, Rising),
+        packing(Inputs, Outputs, Rising),
+    );
     let awq = packing(Inputs, Outputs, EvenFirst);
     let bytes = packing(Outputs, Inputs, Byte);
     vec![
@@ -147,7 +165,9 @@ impl Stored {
         let count = plain.scales[0].len();
         let scales: Vec<f16> = match layout.codes.rows {
             Direction::Outputs => plain.scales.concat(),
-            Direction::Inputs => (0..count * OUTPUTS).map(|at| plain.scales[at % OUTPUTS][at / OUTPUTS]).collect(),
+            Direction::Inputs => (0..count * OUTPUTS)
+                .map(|at| plain.scales[at % OUTPUTS][at / OUTPUTS])
+                .collect(),
         };
         let width = match layout.codes.rows {
             Direction::Outputs => count,
@@ -156,7 +176,13 @@ impl Stored {
         Self {
             codes: packed(&codes, layout.codes, layout.bits, layout.added),
             zeros: packed(&plain.zeros, layout.zeros, layout.bits, layout.zeros_added),
-            scales: (scales.iter().flat_map(|scale| scale.to_le_bytes()).collect(), 2 * width),
+            scales: (
+                scales
+                    .iter()
+                    .flat_map(|scale| scale.to_le_bytes())
+                    .collect(),
+                2 * width,
+            ),
         }
     }
 
@@ -174,7 +200,8 @@ impl Stored {
                 rows: layout.codes.rows,
                 single: false,
             },
-            zeros: has_zeros.then(|| words(&self.zeros, layout.zeros, layout.bits, layout.zeros_added)),
+            zeros: has_zeros
+                .then(|| words(&self.zeros, layout.zeros, layout.bits, layout.zeros_added)),
             groups,
             turned: false,
         }
@@ -199,8 +226,13 @@ fn grouped() -> [(Vec<u32>, InputGroups); 2] {
         size: 20,
         skipped: 0,
     };
-    let scattered: Vec<u32> = (0..INPUTS as u32).map(|input| input * 7 % 48 / 20).collect();
-    [(runs, all), (scattered.clone(), InputGroups::Scattered(scattered.into()))]
+    let scattered: Vec<u32> = (0..INPUTS as u32)
+        .map(|input| input * 7 % 48 / 20)
+        .collect();
+    [
+        (runs, all),
+        (scattered.clone(), InputGroups::Scattered(scattered.into())),
+    ]
 }
 
 /// Every layout, whole and in parts that begin inside of words and of groups, where it lies and
@@ -231,7 +263,13 @@ fn parts_have_the_values_of_their_places() {
     }
 }
 
-fn check(plain: &Plain, part: &HostIntegers<'_>, taken: &[usize], inputs: &Range<usize>, has_zeros: bool) {
+fn check(
+    plain: &Plain,
+    part: &HostIntegers<'_>,
+    taken: &[usize],
+    inputs: &Range<usize>,
+    has_zeros: bool,
+) {
     assert_eq!((part.rows(), part.cols()), (taken.len(), inputs.len()));
     for (row, output) in taken.iter().enumerate() {
         for from in [0, inputs.len() / 3] {
@@ -246,7 +284,13 @@ fn check(plain: &Plain, part: &HostIntegers<'_>, taken: &[usize], inputs: &Range
 }
 
 /// Reads what a part needs, and nothing else, into other memory.
-fn check_moved(plain: &Plain, part: HostIntegers<'_>, taken: &[usize], inputs: &Range<usize>, has_zeros: bool) {
+fn check_moved(
+    plain: &Plain,
+    part: HostIntegers<'_>,
+    taken: &[usize],
+    inputs: &Range<usize>,
+    has_zeros: bool,
+) {
     let mut bytes = Vec::new();
     for (blocks, width) in part.parts() {
         for block in blocks {
@@ -259,7 +303,10 @@ fn check_moved(plain: &Plain, part: HostIntegers<'_>, taken: &[usize], inputs: &
     };
     check(plain, &moved, taken, inputs, has_zeros);
     let whole = HostMatrix::Integers(moved);
-    assert_eq!((whole.bytes(), whole.missing_row()), (bytes.len() as u64, None));
+    assert_eq!(
+        (whole.bytes(), whole.missing_row()),
+        (bytes.len() as u64, None)
+    );
 }
 
 #[test]
@@ -270,7 +317,9 @@ fn turned_matrices_are_read_by_inputs() {
     let stored = Stored::new(&plain, layout);
     let turned = HostIntegers {
         turned: true,
-        ..stored.matrix(layout, groups, true).part(&(3..17), 1, &(5..43))
+        ..stored
+            .matrix(layout, groups, true)
+            .part(&(3..17), 1, &(5..43))
     };
     assert_eq!((turned.rows(), turned.cols()), (38, 14));
     for row in 0..38 {
@@ -287,7 +336,10 @@ fn turned_matrices_are_read_by_inputs() {
 fn zero_points_of_0_less_one_borrow_from_their_neighbours() {
     let packing = packing(Direction::Inputs, Direction::Outputs, WordOrder::Rising);
     let zeros = [0u8, 0, 15, 7, 0, 8, 1, 0];
-    let word = zeros.iter().rev().fold(0u32, |word, zero| word << 4 | u32::from(*zero));
+    let word = zeros
+        .iter()
+        .rev()
+        .fold(0u32, |word, zero| word << 4 | u32::from(*zero));
     let bytes = word.wrapping_sub(0x1111_1111).to_le_bytes().to_vec();
     let stored = (bytes, 4);
     let packed = words(&stored, packing, 4, 0x1111_1111);

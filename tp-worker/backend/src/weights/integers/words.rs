@@ -77,7 +77,10 @@ impl<'a> PackedIntegers<'a> {
         let words = |direction: Direction, range: &Range<usize>, first: usize| {
             let range = first + range.start..first + range.end;
             match self.packing.words == direction {
-                true => (range.start / per..range.end.div_ceil(per), range.start % per),
+                true => (
+                    range.start / per..range.end.div_ceil(per),
+                    range.start % per,
+                ),
                 false => (range, 0),
             }
         };
