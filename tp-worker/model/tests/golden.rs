@@ -125,7 +125,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 69] = [
+const CASES: [&str; 74] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -153,6 +153,10 @@ const CASES: [&str; 69] = [
     "qwen3_fp8",
     "qwen3_moe_fp8",
     "llama_fp8_modelopt",
+    "llama_gptq",
+    "qwen2_gptq_act_order",
+    "qwen3_compressed",
+    "qwen3_moe_auto_round",
     "mixtral",
     "qwen3_moe",
     "qwen3_moe_sparse_step",
@@ -193,13 +197,14 @@ const CASES: [&str; 69] = [
     "deepseek_v2_lite",
     "deepseek_v3",
     "deepseek_v3_fp8",
+    "deepseek_v3_awq",
     "glm4_moe_lite",
     "mistral4",
 ];
 
 /// Cases whose layers compute what those of other cases compute. They differ in names, files or
-/// classes, in the rotary table, or in the type of the checkpoint's floats.
-const ALIKE: [&str; 18] = [
+/// classes, in the rotary table, or in the form of the checkpoint's weights.
+const ALIKE: [&str; 21] = [
     "llama3_rope_new_config",
     "llama_f16",
     "llama_f32",
@@ -211,6 +216,9 @@ const ALIKE: [&str; 18] = [
     "phi3_window",
     "phi3_longrope_short",
     "qwen2_5_vl",
+    "qwen2_gptq_act_order",
+    "qwen3_moe_auto_round",
+    "deepseek_v3_awq",
     "qwen3_untied",
     "qwen3_windows",
     "gemma3_old_config",
@@ -246,9 +254,12 @@ fn named(names: &[&'static str]) -> impl Iterator<Item = (&'static str, Case)> {
     names.iter().map(|name| (*name, case(name)))
 }
 
-/// Returns the distinct cases that GPUs serve: all but checkpoints of 8-bit floats.
+/// Returns the distinct cases that GPUs serve: all but checkpoints of 8-bit floats and of integers.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
-    distinct().filter(|(_, case)| !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_)))
+    distinct().filter(|(_, case)| match case.model.checkpoint {
+        CheckpointFormat::Fp8(_) | CheckpointFormat::Integers(_) => false,
+        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => true,
+    })
 }
 
 fn cpu(dtype: Dtype) -> Factory<CpuBackend> {

@@ -43,6 +43,10 @@ const MODELS: [&str; 69] = [
     "qwen3_fp8",
     "qwen3_moe_fp8",
     "llama_fp8_modelopt",
+    "llama_gptq",
+    "qwen2_gptq_act_order",
+    "qwen3_compressed",
+    "qwen3_moe_auto_round",
     "mixtral",
     "qwen3_moe",
     "qwen3_moe_sparse_step",
@@ -72,6 +76,7 @@ const MODELS: [&str; 69] = [
     "deepseek_v2_lite",
     "deepseek_v3",
     "deepseek_v3_fp8",
+    "deepseek_v3_awq",
     "glm4_moe_lite",
     "mistral4",
     "qwen3_5",
@@ -105,7 +110,7 @@ fn bfloat16() {
 }
 
 /// Mixtures of experts, latent attention and recurrent layers run on GPUs. Weights in 8-bit floats
-/// don't, nor do experts of 28 columns that four ranks divide, or two where there are no gates, and
+/// and in integers don't, nor do experts of 28 columns that four ranks divide, or two where there are no gates, and
 /// some layers, and the start says so before anything is loaded.
 #[test]
 fn gpus_serve_most_layers_and_refuse_others_by_name() {
@@ -115,6 +120,7 @@ fn gpus_serve_most_layers_and_refuse_others_by_name() {
         ("qwen3_moe", 2, None),
         ("qwen3_moe", 4, Some("experts of 7 columns on a rank")),
         ("qwen3_fp8", 1, Some("FP8")),
+        ("llama_gptq", 1, Some("integers")),
         ("deepseek_v3", 2, None),
         ("mistral4", 1, None),
         ("gemma4", 1, None),

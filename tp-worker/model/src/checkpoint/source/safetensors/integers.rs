@@ -8,8 +8,8 @@ mod gptq;
 use std::{ops::Range, sync::Arc};
 
 use lockstep_backend::{
-    CheckpointDtype, Direction, GroupScales, HostBlock, HostIntegers, HostMatrix, InputGroups,
-    PackedIntegers, Packing,
+    Direction, GroupScales, HostBlock, HostIntegers, HostMatrix, InputGroups, PackedIntegers,
+    Packing,
 };
 use lockstep_files::weights::Dtype;
 use lockstep_types::{IntegerCheckpoint, IntegerLayout, ModuleForm};
