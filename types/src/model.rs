@@ -14,7 +14,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CheckpointFormat, LoadFormat, MatrixRole, ModuleForm, Quantization, TensorNames, WeightFormat,
+    CheckpointFormat, GroupFormat, LoadFormat, MatrixRole, ModuleForm, Quantization, TensorNames,
+    WeightFormat,
 };
 
 pub use latent::{LatentAttentionNames, LatentAttentionSpec};
@@ -238,7 +239,13 @@ impl ModelConfig {
                 Some(WeightFormat::Fp8 { group })
             }
             ModuleForm::Integers(form) => {
-                let layout = form.layout()?.of_part(first)?;
+                let layout = form.layout()?;
+                if form.group.is_none() {
+                    return Some(WeightFormat::Groups(layout));
+                }
+                // Short groups have no codes of 4 bits on devices.
+                let wide = GroupFormat { bits: 8, ..layout };
+                let layout = layout.of_part(first).or_else(|| wide.of_part(first))?;
                 Some(WeightFormat::Groups(layout))
             }
         }

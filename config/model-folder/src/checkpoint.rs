@@ -127,8 +127,9 @@ pub(crate) fn note(format: &CheckpointFormat) -> Option<String> {
                 .to_owned(),
         ),
         CheckpointFormat::Integers(_) => Some(
-            "the weights are integers with scales: they are multiplied as they are, and inputs are \
-             not rounded to 8 bits, whatever `quantization_config` allows"
+            "the weights are integers with scales, which stay what they are: inputs are rounded to \
+             integers of 8 bits for weights of 4 bits, and of 16 bits for weights of 8 bits, \
+             whatever `quantization_config` says of inputs"
                 .to_owned(),
         ),
     }

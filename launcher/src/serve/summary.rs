@@ -367,7 +367,7 @@ pub(crate) fn weights(engine: &EngineConfig) -> String {
         }
         (Quantization::None, CheckpointFormat::Integers(integers)) => {
             let bits: Vec<_> = integers.bits.iter().map(ToString::to_string).collect();
-            format!("{}-bit integers with {inputs} inputs", bits.join(" and "))
+            format!("{}-bit integers of the checkpoint", bits.join(" and "))
         }
         (quantization, _) => quantization.name().to_owned(),
     }

@@ -26,6 +26,8 @@ mod experts_by_number;
 mod faults;
 #[path = "support/groups.rs"]
 mod groups;
+#[path = "golden/integers.rs"]
+mod integers;
 #[path = "support/naive.rs"]
 mod naive;
 #[path = "support/pass.rs"]
@@ -125,7 +127,7 @@ const F32_TOLERANCE: f32 = 2e-4;
 const F32_CLEAR_GAP: f32 = 2.0 * F32_TOLERANCE;
 
 /// Folders of the fixtures.
-const CASES: [&str; 74] = [
+const CASES: [&str; 69] = [
     "llama",
     "llama3_rope",
     "llama3_rope_new_config",
@@ -153,10 +155,6 @@ const CASES: [&str; 74] = [
     "qwen3_fp8",
     "qwen3_moe_fp8",
     "llama_fp8_modelopt",
-    "llama_gptq",
-    "qwen2_gptq_act_order",
-    "qwen3_compressed",
-    "qwen3_moe_auto_round",
     "mixtral",
     "qwen3_moe",
     "qwen3_moe_sparse_step",
@@ -197,14 +195,13 @@ const CASES: [&str; 74] = [
     "deepseek_v2_lite",
     "deepseek_v3",
     "deepseek_v3_fp8",
-    "deepseek_v3_awq",
     "glm4_moe_lite",
     "mistral4",
 ];
 
 /// Cases whose layers compute what those of other cases compute. They differ in names, files or
-/// classes, in the rotary table, or in the form of the checkpoint's weights.
-const ALIKE: [&str; 21] = [
+/// classes, in the rotary table, or in the type of the checkpoint's floats.
+const ALIKE: [&str; 18] = [
     "llama3_rope_new_config",
     "llama_f16",
     "llama_f32",
@@ -216,9 +213,6 @@ const ALIKE: [&str; 21] = [
     "phi3_window",
     "phi3_longrope_short",
     "qwen2_5_vl",
-    "qwen2_gptq_act_order",
-    "qwen3_moe_auto_round",
-    "deepseek_v3_awq",
     "qwen3_untied",
     "qwen3_windows",
     "gemma3_old_config",
@@ -254,12 +248,9 @@ fn named(names: &[&'static str]) -> impl Iterator<Item = (&'static str, Case)> {
     names.iter().map(|name| (*name, case(name)))
 }
 
-/// Returns the distinct cases that GPUs serve: all but checkpoints of 8-bit floats and of integers.
+/// Returns the distinct cases that GPUs serve: all but checkpoints of 8-bit floats.
 fn cases_on_gpus() -> impl Iterator<Item = (&'static str, Case)> {
-    distinct().filter(|(_, case)| match case.model.checkpoint {
-        CheckpointFormat::Fp8(_) | CheckpointFormat::Integers(_) => false,
-        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => true,
-    })
+    distinct().filter(|(_, case)| !matches!(case.model.checkpoint, CheckpointFormat::Fp8(_)))
 }
 
 fn cpu(dtype: Dtype) -> Factory<CpuBackend> {

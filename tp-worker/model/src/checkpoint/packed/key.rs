@@ -33,9 +33,8 @@ pub(crate) fn forms<B: Backend>(backend: &B, model: &ModelConfig) -> Option<Stri
             fp8,
         }) => {
             let scales = fp8.as_ref().map(|fp8| fp8.block);
-            let form = forms.first();
             format!(
-                ", exact, {layout:?} of {bits:?} in {groups:?}, {zeros:?}, {form:?}, {scales:?}"
+                ", exact, {layout:?} of {bits:?} in {groups:?}, {zeros:?}, {forms:?}, {scales:?}"
             )
         }
     };

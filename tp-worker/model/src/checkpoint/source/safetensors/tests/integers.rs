@@ -5,10 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use lockstep_backend::GroupStep;
+use lockstep_backend::{Codes, GroupFormat, GroupStep, MatrixRole, Minimum, WeightFormat};
 use lockstep_types::{FactorType, IntegerForm, IntegerLayout, ModuleForm};
 
 use super::*;
+use crate::blocks::parts::MatrixPart;
 
 fn fixture(name: &str) -> PathBuf {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -159,6 +160,70 @@ fn check_turned(opened: &Safetensors, module: &str, all: &[f32], cols: usize) {
         assert_eq!(value, all[output * cols + input]);
     }
     assert!(found.groups().is_none(), "no device keeps them turned");
+}
+
+/// Format on a device of rows of some modules of `qwen3_compressed`, one below the other.
+fn format(modules: &[&str], columns: Range<usize>) -> WeightFormat {
+    let model = lockstep_model_folder::load(&fixture("qwen3_compressed")).unwrap();
+    let names = modules.iter().map(|name| format!("model.layers.{name}"));
+    let part = MatrixPart {
+        tensors: names.map(|name| part(&name, 8, 0..8)).collect(),
+        width: 140,
+        columns,
+        role: MatrixRole::Projection,
+    };
+    part.format(&model)
+}
+
+/// Matrices keep their integers as long as devices have groups that are short enough.
+#[test]
+fn formats_on_devices_have_the_values_of_all_rows() {
+    let groups = |bits, group, minimum| {
+        WeightFormat::Groups(GroupFormat {
+            bits,
+            codes: Codes::Integers,
+            group,
+            factor_group: group,
+            minimum,
+            factors: FactorType::Bf16,
+        })
+    };
+    let qkv = |layer: usize| ["q", "k", "v"].map(|name| format!("{layer}.self_attn.{name}_proj"));
+    let ([q0, k0, v0], [q1, k1, v1]) = (qkv(0), qkv(1));
+    for (modules, columns, expected) in [
+        (
+            &[q0.as_str(), &k0, &v0][..],
+            0..96,
+            groups(4, 32, Minimum::Zero),
+        ),
+        (&[&q0], 32..64, groups(4, 32, Minimum::Zero)),
+        (&[&q0], 48..96, groups(8, 16, Minimum::Zero)),
+        (&[&q0], 40..96, WeightFormat::Float32),
+        // One is no integers.
+        (&[&q1, &k1, &v1], 0..96, WeightFormat::Float32),
+        (&[&v1], 0..96, WeightFormat::Float),
+        (
+            &["0.self_attn.o_proj"],
+            0..96,
+            WeightFormat::Fp8 { group: 128 },
+        ),
+        (&["0.mlp.down_proj"], 0..140, groups(4, 128, Minimum::None)),
+        (&["0.mlp.down_proj"], 52..140, groups(4, 128, Minimum::None)),
+        (&["0.mlp.gate_proj"], 0..96, groups(8, 128, Minimum::None)),
+        // 8 bits hold integers of both widths.
+        (
+            &["0.mlp.gate_proj", "0.mlp.down_proj"],
+            0..96,
+            groups(8, 128, Minimum::None),
+        ),
+        (
+            &[&q0, "0.mlp.gate_proj"],
+            0..96,
+            groups(8, 32, Minimum::Zero),
+        ),
+    ] {
+        assert_eq!(format(modules, columns), expected, "{modules:?}");
+    }
 }
 
 /// What a configuration says of a module of 4 bits.
