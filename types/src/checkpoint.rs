@@ -1,8 +1,12 @@
 //! Forms of weight matrices in a checkpoint.
 
+mod integers;
+
 use serde::{Deserialize, Serialize};
 
-use crate::MatrixRole;
+use crate::{MatrixRole, TensorNames};
+
+pub use integers::{IntegerCheckpoint, IntegerForm, IntegerLayout, ModuleForm};
 
 /// Form in which a checkpoint holds its weight matrices, as its `quantization_config` says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +19,9 @@ pub enum CheckpointFormat {
     Fp8(Fp8Checkpoint),
     /// MXFP4 in stacks of experts whose rows are interleaved, 16 or 32 bits elsewhere.
     Mxfp4(Mxfp4Checkpoint),
+    /// Integers with scales in the projections, and maybe in the output head; 16 or 32 bits
+    /// elsewhere.
+    Integers(IntegerCheckpoint),
 }
 
 /// 4-bit floats (e2m1) with an 8-bit exponent (e8m0) for every 32 inputs (OCP Microscaling
@@ -79,7 +86,7 @@ impl CheckpointFormat {
                 };
                 (
                     format!("FP8 with a scale for {scales}"),
-                    &fp8.floats,
+                    fp8.floats.len(),
                     "projections",
                 )
             }
@@ -88,22 +95,64 @@ impl CheckpointFormat {
                     "MXFP4 experts with an exponent for every {}",
                     Mxfp4Checkpoint::GROUP
                 );
-                (form, &mxfp4.floats, "stacks")
+                (form, mxfp4.floats.len(), "stacks")
+            }
+            Self::Integers(integers) => {
+                let floats = |place: &&usize| integers.forms[**place] == ModuleForm::Floats;
+                let floats = integers.others.values().filter(floats).count();
+                (integers.describe(), floats, "projections")
             }
         };
-        Some(match floats.len() {
+        Some(match floats {
             0 => form,
             count => format!("{form}, but for {count} {what}"),
         })
     }
 
-    /// Returns the 8-bit floats in which matrices of `role` are stored, unless they are listed
-    /// as exceptions; `None` if such matrices are floats of 16 or 32 bits.
-    pub fn fp8(&self, role: MatrixRole) -> Option<&Fp8Checkpoint> {
-        match (self, role) {
-            (Self::Fp8(fp8), MatrixRole::Projection) => Some(fp8),
-            (Self::Floats | Self::Mxfp4(_), _)
-            | (Self::Fp8(_), MatrixRole::Vocabulary | MatrixRole::Router) => None,
+    /// Returns the form of the matrix `tensor` of `role`, in a model whose tensors have `names`.
+    /// Stacks of experts in MXFP4 are not told from floats here: see [`Self::mxfp4`].
+    pub fn form(&self, names: &TensorNames, tensor: &str, role: MatrixRole) -> ModuleForm {
+        match self {
+            Self::Floats | Self::Mxfp4(_) => ModuleForm::Floats,
+            Self::Fp8(fp8) => match names.module(tensor) {
+                Some(module)
+                    if role == MatrixRole::Projection
+                        && !fp8.floats.iter().any(|floats| floats == module) =>
+                {
+                    ModuleForm::Fp8
+                }
+                _ => ModuleForm::Floats,
+            },
+            Self::Integers(integers) => {
+                let Some(module) = tensor.strip_suffix(".weight") else {
+                    return ModuleForm::Floats;
+                };
+                match names
+                    .below(tensor)
+                    .filter(|_| role == MatrixRole::Projection)
+                {
+                    Some(_) => integers.form(module),
+                    None => integers.outer_form(module),
+                }
+            }
+        }
+    }
+
+    /// Returns the scales of 8-bit floats; `None` if no matrices are 8-bit floats.
+    pub fn fp8(&self) -> Option<&Fp8Checkpoint> {
+        match self {
+            Self::Fp8(fp8) => Some(fp8),
+            Self::Integers(integers) => integers.fp8.as_ref(),
+            Self::Floats | Self::Mxfp4(_) => None,
+        }
+    }
+
+    /// Returns the integers in which projections are stored, unless they are listed as
+    /// exceptions; `None` if no matrices are integers.
+    pub fn integers(&self) -> Option<&IntegerCheckpoint> {
+        match self {
+            Self::Integers(integers) => Some(integers),
+            Self::Floats | Self::Fp8(_) | Self::Mxfp4(_) => None,
         }
     }
 
@@ -112,7 +161,7 @@ impl CheckpointFormat {
     pub fn mxfp4(&self) -> Option<&Mxfp4Checkpoint> {
         match self {
             Self::Mxfp4(mxfp4) => Some(mxfp4),
-            Self::Floats | Self::Fp8(_) => None,
+            Self::Floats | Self::Fp8(_) | Self::Integers(_) => None,
         }
     }
 }

@@ -31,7 +31,10 @@ mod step_limits;
 mod traces;
 mod weight;
 
-pub use checkpoint::{CheckpointFormat, Fp8Checkpoint, Mxfp4Checkpoint};
+pub use checkpoint::{
+    CheckpointFormat, Fp8Checkpoint, IntegerCheckpoint, IntegerForm, IntegerLayout, ModuleForm,
+    Mxfp4Checkpoint,
+};
 pub use connections::ConnectionLimits;
 pub use constraint_work::ConstraintWork;
 pub use device::{CollectiveBackend, CollectiveConfig, DeviceConfig, DeviceKind, DeviceRoom};

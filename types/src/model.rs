@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CheckpointFormat, Fp8Checkpoint, LoadFormat, MatrixRole, Quantization, TensorNames,
+    CheckpointFormat, GroupFormat, LoadFormat, MatrixRole, ModuleForm, Quantization, TensorNames,
     WeightFormat,
 };
 
@@ -215,10 +215,39 @@ impl ModelConfig {
         {
             return WeightFormat::Mxfp4;
         }
-        let group = |fp8: &Fp8Checkpoint| fp8.group(0);
-        match self.checkpoint.fp8(role).and_then(group) {
-            Some(group) if floats == WeightFormat::Float => WeightFormat::Fp8 { group },
+        let form = match &self.checkpoint {
+            CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => ModuleForm::Floats,
+            CheckpointFormat::Fp8(_) => ModuleForm::Fp8,
+            CheckpointFormat::Integers(integers) => integers.form(""),
+        };
+        match role {
+            MatrixRole::Projection if floats == WeightFormat::Float => {
+                self.stored_format(form, 0).unwrap_or(WeightFormat::Float32)
+            }
             _ => floats,
+        }
+    }
+
+    /// Returns the format on a device in which a matrix of the form `form` stays what it is in
+    /// the checkpoint, as a rank's part that begins at column `first`. `None` if no format but
+    /// 32-bit floats has its values.
+    pub fn stored_format(&self, form: ModuleForm, first: usize) -> Option<WeightFormat> {
+        match form {
+            ModuleForm::Floats => Some(WeightFormat::Float),
+            ModuleForm::Fp8 => {
+                let group = self.checkpoint.fp8()?.group(first)?;
+                Some(WeightFormat::Fp8 { group })
+            }
+            ModuleForm::Integers(form) => {
+                let layout = form.layout()?;
+                if form.group.is_none() {
+                    return Some(WeightFormat::Groups(layout));
+                }
+                // Short groups have no codes of 4 bits on devices.
+                let wide = GroupFormat { bits: 8, ..layout };
+                let layout = layout.of_part(first).or_else(|| wide.of_part(first))?;
+                Some(WeightFormat::Groups(layout))
+            }
         }
     }
 

@@ -1,9 +1,13 @@
 //! Form of the weight matrices in a model's files, from the `quantization_config` of its
 //! `config.json`, or from a file beside it. Each method of rounding is a file.
 
+mod auto_round;
+mod awq;
 mod beside;
 mod compressed_tensors;
 mod fp8;
+mod gptq;
+mod integers;
 mod modelopt;
 mod mxfp4;
 mod stored;
@@ -22,20 +26,29 @@ pub(crate) use stored::read_stored;
 /// Key of the form; without it matrices are floats.
 pub(crate) const KEY: &str = "quantization_config";
 
+/// Key of the method in a description of the form.
+const METHOD: &str = "quant_method";
+
 /// Reader of a method's keys.
 type Reader = fn(&Raw) -> Result<CheckpointFormat, ModelConfigError>;
 
 /// Methods that are served, by their names in `quant_method`.
-const METHODS: [(&str, Reader); 4] = [
+const METHODS: [(&str, Reader); 9] = [
+    ("auto-round", auto_round::read),
+    ("awq", awq::read),
     ("compressed-tensors", compressed_tensors::read),
     ("fp8", fp8::read),
+    ("gptq", gptq::read),
+    ("inc", auto_round::read),
+    ("intel/auto-round", auto_round::read),
     ("modelopt", modelopt::read),
     ("mxfp4", mxfp4::read),
 ];
 
 /// Remedy for forms that are not served, as a clause.
 const UNQUANTIZED: &str = "use a release of the model in 8-bit floats (of the methods fp8, \
-                           compressed-tensors or modelopt) or in mxfp4, or the unquantized one";
+                           compressed-tensors or modelopt), in integers (compressed-tensors, \
+                           gptq, awq or auto-round) or in mxfp4, or the unquantized one";
 
 /// Returns true if `config.json` names a form.
 fn says(config: &Raw) -> bool {
@@ -54,10 +67,15 @@ pub(crate) fn read(config: &Raw) -> Result<CheckpointFormat, ModelConfigError> {
     let Some(method) = config.object(KEY)? else {
         return Ok(CheckpointFormat::Floats);
     };
-    let name = method.text("quant_method")?.unwrap_or_default();
+    read_method(&method, "")
+}
+
+/// Reads a configuration by its `quant_method`, or as one of `default` if it names none.
+fn read_method(config: &Raw, default: &str) -> Result<CheckpointFormat, ModelConfigError> {
+    let name = config.text(METHOD)?.unwrap_or(default);
     match METHODS.iter().find(|(served, _)| *served == name) {
-        Some((_, read)) => read(&method),
-        None => Err(method.unsupported("quant_method", UNQUANTIZED)),
+        Some((_, read)) => read(config),
+        None => Err(config.unsupported(METHOD, UNQUANTIZED)),
     }
 }
 
@@ -106,6 +124,12 @@ pub(crate) fn note(format: &CheckpointFormat) -> Option<String> {
         CheckpointFormat::Mxfp4(_) => Some(
             "the experts' weights are 4-bit floats (MXFP4): they are multiplied as they are, and \
              inputs are not rounded to 4 bits"
+                .to_owned(),
+        ),
+        CheckpointFormat::Integers(_) => Some(
+            "the weights are integers with scales, which stay what they are: inputs are rounded to \
+             integers of 8 bits for weights of 4 bits, and of 16 bits for weights of 8 bits, \
+             whatever `quantization_config` says of inputs"
                 .to_owned(),
         ),
     }

@@ -67,8 +67,9 @@ pub use shape::{
 pub use states::{NoStates, RowState, Span, StateKeep, states_misfit};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{
-    CheckpointDtype, E2m1, E4m3, E8m0, GroupStep, HostBlock, HostFloats, HostForm, HostFp8,
-    HostGroups, HostJoined, HostMatrix, HostMxfp4, HostTurned, HostTurnedFp8, Mxfp4Group, Outputs,
-    RandomBlock, RandomMatrix, RandomNumbers, ScaleGrid, ScalePart,
+    CheckpointDtype, Direction, E2m1, E4m3, E8m0, GroupScales, GroupStep, HostBlock, HostFloats,
+    HostForm, HostFp8, HostGroups, HostIntegers, HostJoined, HostMatrix, HostMxfp4, HostTurned,
+    HostTurnedFp8, InputGroups, Mxfp4Group, Outputs, PackedIntegers, Packing, RandomBlock,
+    RandomMatrix, RandomNumbers, ScaleGrid, ScalePart, WordOrder,
 };
 pub use world::{WorldRows, WorldSize};

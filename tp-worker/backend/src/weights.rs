@@ -8,6 +8,7 @@ mod floats;
 mod form;
 mod fp8;
 mod groups;
+mod integers;
 mod joined;
 mod mxfp4;
 mod random;
@@ -21,6 +22,9 @@ pub use floats::{CheckpointDtype, HostFloats};
 pub use form::{HostBlock, HostForm};
 pub use fp8::{HostFp8, ScaleGrid, ScalePart};
 pub use groups::{GroupStep, HostGroups};
+pub use integers::{
+    Direction, GroupScales, HostIntegers, InputGroups, PackedIntegers, Packing, WordOrder,
+};
 pub use joined::HostJoined;
 pub use mxfp4::{HostMxfp4, Mxfp4Group};
 pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
@@ -39,6 +43,8 @@ pub enum HostMatrix<'a> {
     Fp8(HostFp8<'a>),
     /// 8-bit floats of which inputs lie before outputs.
     TurnedFp8(HostTurnedFp8<'a>),
+    /// Integers with scales for groups of inputs.
+    Integers(HostIntegers<'a>),
     /// 4-bit floats with exponents.
     Mxfp4(HostMxfp4<'a>),
     /// Matrices of different forms, one below the other.
@@ -55,6 +61,7 @@ impl<'a> HostMatrix<'a> {
             Self::Turned(turned) => turned,
             Self::Fp8(fp8) => fp8,
             Self::TurnedFp8(turned) => turned,
+            Self::Integers(integers) => integers,
             Self::Mxfp4(mxfp4) => mxfp4,
             Self::Joined(joined) => joined,
             Self::Random(random) => random,
@@ -65,6 +72,7 @@ impl<'a> HostMatrix<'a> {
     /// some rows is.
     pub fn groups(&self) -> Option<&dyn HostGroups<'a>> {
         match self {
+            Self::Integers(integers) => integers.layout().map(|_| integers as &dyn HostGroups<'a>),
             Self::Joined(joined) => joined.layout().map(|_| joined as &dyn HostGroups<'a>),
             Self::Floats(_)
             | Self::Turned(_)
@@ -93,11 +101,12 @@ impl<'a> HostMatrix<'a> {
     }
 
     /// Returns the name of a tensor that holds a number which is none, where its form has codes
-    /// for that; `None` if there is no such tensor. Reads all codes.
+    /// for that, or scales in files; `None` if there is no such tensor. Reads all of these.
     pub fn wrong_tensor(&self) -> Option<&str> {
         match self {
             Self::Fp8(fp8) => fp8.wrong_tensor(),
             Self::TurnedFp8(turned) => turned.stored.wrong_tensor(),
+            Self::Integers(integers) => integers.wrong_tensor(),
             Self::Joined(joined) => joined.parts.iter().find_map(Self::wrong_tensor),
             Self::Floats(_) | Self::Turned(_) | Self::Mxfp4(_) | Self::Random(_) => None,
         }

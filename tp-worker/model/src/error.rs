@@ -123,6 +123,17 @@ pub enum ModelError {
         /// The weight matrix.
         weight: String,
     },
+    /// A tensor of integers, or of their scales or zero points, does not fit the others of its module
+    /// or the configuration.
+    #[error("{file}: tensor {tensor} {reason}")]
+    Integers {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The reason, in words that follow its name.
+        reason: String,
+    },
     /// The model can't be split over so many ranks.
     #[error(
         "--tp-size {tp_size}{} does not divide the model's {what} ({total}); use {remedy}",

@@ -26,6 +26,8 @@ mod experts_by_number;
 mod faults;
 #[path = "support/groups.rs"]
 mod groups;
+#[path = "golden/integers.rs"]
+mod integers;
 #[path = "support/naive.rs"]
 mod naive;
 #[path = "support/pass.rs"]

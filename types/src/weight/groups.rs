@@ -1,5 +1,7 @@
 //! Integers in groups, as most rounded checkpoints hold weights.
 
+use serde::{Deserialize, Serialize};
+
 /// Layout of integers in groups. A weight is `factor · multiple · code − min_factor ·
 /// min_multiple`, where each product of a factor and a multiple is exact in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,7 +54,8 @@ pub enum Minimum {
 }
 
 /// Types of factors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum FactorType {
     /// IEEE half.
     F16,

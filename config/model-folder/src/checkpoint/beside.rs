@@ -5,13 +5,13 @@ use std::path::Path;
 
 use lockstep_types::{CheckpointFormat, ModelConfigError};
 
-use super::{KEY, UNQUANTIZED, modelopt, read, says};
+use super::{KEY, modelopt, read, read_method, says};
 use crate::raw::Raw;
 
-/// Files of tools whose formats are not served: a key that all of them have, and the tool.
-const REFUSED: [(&str, &[&str], &str); 2] = [
-    ("quantize_config.json", &["bits"], "GPTQ"),
-    ("quant_config.json", &["w_bit", "bits"], "AWQ"),
+/// Files of tools that describe integers, and the method that each is of if it names none.
+const INTEGERS: [(&str, &str); 2] = [
+    ("quantize_config.json", "gptq"),
+    ("quant_config.json", "awq"),
 ];
 
 /// Reads the form of the weight matrices of `folder`, whose `config.json` is `config`.
@@ -21,27 +21,34 @@ const REFUSED: [(&str, &[&str], &str); 2] = [
 /// not served, or not the form that `config.json` names.
 pub(crate) fn of_folder(folder: &Path, config: &Raw) -> Result<CheckpointFormat, ModelConfigError> {
     let own = read(config)?;
-    for (name, keys, tool) in REFUSED {
-        let Some(file) = Raw::read_optional(folder, name)? else {
-            continue;
-        };
-        let key = keys.iter().find(|key| file.get(key).is_some());
-        let remedy = format!(
-            "the file says that weights are in the integers of {tool}; {UNQUANTIZED}, or remove \
-             the file if they are not"
-        );
-        return Err(file.unsupported(key.unwrap_or(&keys[0]), remedy));
+    for (name, method) in INTEGERS {
+        if let Some(file) = Raw::read_optional(folder, name)? {
+            return agreed(config, own, read_method(&file, method)?, &file, "bits");
+        }
     }
     let Some(file) = Raw::read_optional(folder, modelopt::FILE)? else {
         return Ok(own);
     };
     match modelopt::read_file(&file)? {
         None => Ok(own),
-        Some(found) if !says(config) || found == own => Ok(found),
-        Some(_) => {
+        Some(found) => agreed(config, own, found, &file, "quantization"),
+    }
+}
+
+/// Returns the form `found` that `file` names by `key`, if `config.json` names no other.
+fn agreed(
+    config: &Raw,
+    own: CheckpointFormat,
+    found: CheckpointFormat,
+    file: &Raw,
+    key: &str,
+) -> Result<CheckpointFormat, ModelConfigError> {
+    match !says(config) || found == own {
+        true => Ok(found),
+        false => {
             let remedy =
                 format!("`{KEY}` of config.json says otherwise; remove the one that is wrong");
-            Err(file.unsupported("quantization", remedy))
+            Err(file.unsupported(key, remedy))
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The tensors of a checkpoint, and what they say about its form. Lists of exceptions in
 //! `config.json` are written in many ways; the tensors are not.
 
+mod integers;
+
 use lockstep_files::weights::{Dtype, WeightFile, weight_files};
 use lockstep_types::{CheckpointFormat, ModelConfig};
 
@@ -9,7 +11,7 @@ use lockstep_types::{CheckpointFormat, ModelConfig};
 const UNUSED: [(&str, &[&str], &str); 2] = [
     (
         "inputs",
-        &[".input_scale", ".activation_scale"],
+        &[".input_scale", ".input_zero_point", ".activation_scale"],
         "inputs are not rounded to 8 bits",
     ),
     (
@@ -25,17 +27,23 @@ const UNUSED: [(&str, &[&str], &str); 2] = [
     ),
 ];
 
-/// Finds the matrices that are floats in a checkpoint of another form. Returns notes for the
+/// Finds the matrices that are floats in a checkpoint of another form, and the forms of integers.
+/// Returns notes for the
 /// operator about tensors that are not used. Missing or damaged weights are reported by the code
 /// that loads them.
 pub(crate) fn read_stored(model: &mut ModelConfig) -> Vec<String> {
+    let files = || weight_files(&model.path).ok().flatten().unwrap_or_default();
     // Dimensions of matrices, and the type that is no float.
-    let (floats, dimensions, rounded) = match &mut model.checkpoint {
+    let (files, floats, dimensions, rounded) = match &mut model.checkpoint {
         CheckpointFormat::Floats => return Vec::new(),
-        CheckpointFormat::Fp8(fp8) => (&mut fp8.floats, 2, Dtype::F8_E4M3),
-        CheckpointFormat::Mxfp4(mxfp4) => (&mut mxfp4.floats, 3, Dtype::U8),
+        CheckpointFormat::Integers(_) => {
+            let files = files();
+            let notes = integers::read(model, &files);
+            return notes.into_iter().chain(unused(&files)).collect();
+        }
+        CheckpointFormat::Fp8(fp8) => (files(), &mut fp8.floats, 2, Dtype::F8_E4M3),
+        CheckpointFormat::Mxfp4(mxfp4) => (files(), &mut mxfp4.floats, 3, Dtype::U8),
     };
-    let files = weight_files(&model.path).ok().flatten().unwrap_or_default();
     for (name, place) in files.iter().flat_map(|file| &file.tensors) {
         if place.shape.len() == dimensions && place.dtype != rounded {
             let below = match dimensions {

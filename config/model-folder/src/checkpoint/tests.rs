@@ -5,6 +5,7 @@ use tempfile::TempDir;
 use crate::testing::{folder, llama, with};
 
 mod beside;
+mod integers;
 mod modelopt;
 
 fn model(quantization: &Value) -> TempDir {
@@ -24,7 +25,9 @@ fn block(quantization: &Value) -> Option<[usize; 2]> {
             assert!(!fp8.mixed, "{quantization}");
             fp8.block
         }
-        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => panic!("{quantization} is FP8"),
+        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) | CheckpointFormat::Integers(_) => {
+            panic!("{quantization} is FP8")
+        }
     }
 }
 
@@ -118,8 +121,8 @@ fn what_is_not_served_is_refused_by_name() {
     let fp8 = |own: Value| with(json!({"quant_method": "fp8"}), &own);
     for (quantization, key) in [
         (
-            json!({"quant_method": "gptq", "bits": 4}),
-            "`quantization_config.quant_method` is \"gptq\"",
+            json!({"quant_method": "hqq", "bits": 4}),
+            "`quantization_config.quant_method` is \"hqq\"",
         ),
         (
             json!({"bits": 4}),
@@ -183,11 +186,11 @@ fn what_is_not_served_is_refused_by_name() {
         ),
         (of_group(json!({"weights": null})), "group_0.weights`"),
         (
-            of_group(json!({"format": "pack-quantized"})),
+            of_group(json!({"format": "nvfp4-pack-quantized"})),
             "group_0.format`",
         ),
         (
-            with(compressed(&json!({})), &json!({"format": "int-quantized"})),
+            with(compressed(&json!({})), &json!({"format": "marlin-24"})),
             "config.format`",
         ),
         (

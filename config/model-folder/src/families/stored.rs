@@ -30,7 +30,10 @@ pub(crate) fn stored_experts_of(layer: &mut LayerSpec, prefix: &str, stored: &BT
         return;
     };
     let is_stored = |name: &str| stored.contains(&format!("{prefix}.{name}"));
-    if !is_stored(gate_up) && is_stored(&format!("{experts}.0.{}.weight", expert.gate)) {
+    // A weight, or the integers of one.
+    let weights = ["weight", "qweight", "weight_packed"];
+    let gates = weights.map(|last| format!("{experts}.0.{}.{last}", expert.gate));
+    if !is_stored(gate_up) && gates.iter().any(|gate| is_stored(gate)) {
         spec.names.experts = single;
     }
 }

@@ -105,7 +105,7 @@ fn bfloat16() {
 }
 
 /// Mixtures of experts, latent attention and recurrent layers run on GPUs. Weights in 8-bit floats
-/// don't, nor do experts of 28 columns that four ranks divide, or two where there are no gates, and
+/// and in integers don't, nor do experts of 28 columns that four ranks divide, or two where there are no gates, and
 /// some layers, and the start says so before anything is loaded.
 #[test]
 fn gpus_serve_most_layers_and_refuse_others_by_name() {
@@ -115,6 +115,8 @@ fn gpus_serve_most_layers_and_refuse_others_by_name() {
         ("qwen3_moe", 2, None),
         ("qwen3_moe", 4, Some("experts of 7 columns on a rank")),
         ("qwen3_fp8", 1, Some("FP8")),
+        ("llama_gptq", 1, Some("integers")),
+        ("qwen2_gptq_act_order", 1, Some("32-bit floats")),
         ("deepseek_v3", 2, None),
         ("mistral4", 1, None),
         ("gemma4", 1, None),

@@ -1,5 +1,5 @@
-//! Matrices of floats in the type of operands: uploaded from a checkpoint, widened from its 8-bit
-//! floats, or generated.
+//! Matrices of floats in the type of operands: uploaded from a checkpoint, widened from its codes,
+//! or generated.
 
 use lockstep_backend::{HostMatrix, RandomMatrix};
 
@@ -70,6 +70,7 @@ impl FloatLoader {
             | HostMatrix::Fp8(_)
             | HostMatrix::TurnedFp8(_)
             | HostMatrix::Mxfp4(_)
+            | HostMatrix::Integers(_)
             | HostMatrix::Joined(_) => {
                 if let Some(row) = matrix.missing_row() {
                     return Err(missing(row));

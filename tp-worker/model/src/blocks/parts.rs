@@ -8,7 +8,7 @@
 use std::{convert::Infallible, fmt, ops::Range};
 
 use lockstep_backend::{Backend, MatrixRole, MatrixShape, WeightFormat};
-use lockstep_types::{ModelConfig, Mxfp4Checkpoint, NormKind};
+use lockstep_types::{ModelConfig, ModuleForm, Mxfp4Checkpoint, NormKind};
 
 /// Types of a block's tensors at one stage between model and device.
 pub(crate) trait Form {
@@ -158,30 +158,39 @@ impl MatrixPart {
         taken(&self.tensors) * self.columns.len()
     }
 
-    /// Returns the format of the matrix on a device, as a part of `model`. 8-bit floats of the
-    /// checkpoint stay what they are, unless their scales change after too few inputs, or other
-    /// rows of the matrix are no such floats: then all are 32-bit floats, which change no value.
+    /// Returns the format of the matrix on a device, as a part of `model`. What the checkpoint
+    /// holds rounded stays what it is, unless its scales change after too few inputs, or other
+    /// rows of the matrix are of another form: then all are 32-bit floats, which change no value.
+    /// Integers of several layouts have one that holds all of them.
     pub fn format(&self, model: &ModelConfig) -> WeightFormat {
         let floats = WeightFormat::of(model.quantization, self.role);
-        if floats == WeightFormat::Float && self.is_mxfp4(model) {
+        if floats != WeightFormat::Float {
+            return floats;
+        }
+        if self.is_mxfp4(model) {
             return WeightFormat::Mxfp4;
         }
-        let fp8 = model.checkpoint.fp8(self.role);
-        let stored = |name: &str| {
-            let module = model.names.module(name);
-            module.is_some_and(|module| {
-                fp8.is_some_and(|fp8| !fp8.floats.iter().any(|f| f == module))
-            })
+        let stored = |tensor: &TensorRows| {
+            let form = model.checkpoint.form(&model.names, &tensor.name, self.role);
+            match (form, tensor.turned) {
+                // Devices have no kernels for 8-bit floats that lie turned around.
+                (ModuleForm::Fp8, Some(_)) => WeightFormat::Float,
+                (ModuleForm::Integers(_), Some(_)) => WeightFormat::Dequantized,
+                _ => {
+                    let format = model.stored_format(form, self.columns.start);
+                    format.unwrap_or(WeightFormat::Dequantized)
+                }
+            }
         };
-        let group = fp8.and_then(|fp8| fp8.group(self.columns.start));
-        // Devices have no kernels for 8-bit floats that lie turned around.
-        let served = |tensor: &TensorRows| tensor.turned.is_none() && stored(&tensor.name);
-        match group.filter(|_| self.tensors.iter().all(served)) {
-            _ if floats != WeightFormat::Float => floats,
-            Some(group) => WeightFormat::Fp8 { group },
-            None if self.tensors.iter().any(served) => WeightFormat::Dequantized,
-            None => floats,
-        }
+        let both = |one, other| match (one, other) {
+            (one, other) if one == other => one,
+            (WeightFormat::Groups(one), WeightFormat::Groups(other)) => {
+                WeightFormat::Groups(one.with(other))
+            }
+            _ => WeightFormat::Dequantized,
+        };
+        let formats = self.tensors.iter().map(stored);
+        formats.reduce(both).unwrap_or(floats)
     }
 
     /// Returns true if the matrix is MXFP4 in the checkpoint of `model`, and the rank's columns

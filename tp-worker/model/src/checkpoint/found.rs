@@ -75,25 +75,14 @@ impl<'a> Convert<Listed> for Locate<'a, '_> {
             })
         };
         let (taken, format) = (all.unwrap_or_else(none), part.format(self.model));
-        // Nothing is rounded that the checkpoint was expected to hold rounded.
-        let found = floats(&taken);
-        let expected = match format {
-            WeightFormat::Fp8 { .. } => Some("F8_E4M3"),
-            WeightFormat::Mxfp4 => Some("MXFP4"),
-            WeightFormat::Groups(_) => Some("integers in groups"),
-            WeightFormat::Float
-            | WeightFormat::Float32
-            | WeightFormat::Dequantized
-            | WeightFormat::Int8
-            | WeightFormat::Int4 => None,
-        };
-        if let (Some(found), Some(expected), Some(tensor)) = (found, expected, part.tensors.first())
+        if let (Some((expected, found)), Some(tensor)) =
+            (misfit(&taken, format), part.tensors.first())
         {
             return Err(ModelError::NotRounded {
                 file: self.source.file_of(&tensor.name),
                 tensor: tensor.name.clone(),
                 expected,
-                found: format!("{found:?}"),
+                found,
             });
         }
         Ok(FoundMatrix { taken, format })
@@ -101,6 +90,30 @@ impl<'a> Convert<Listed> for Locate<'a, '_> {
 
     fn vector(&mut self, part: &VectorPart) -> Result<Vec<f32>, ModelError> {
         vector(self.source, part)
+    }
+}
+
+/// Returns the form that a checkpoint was expected to hold a matrix of `format` in, and the one in
+/// which it has some of its rows; `None` if it is as expected. Nothing is rounded that the
+/// checkpoint was expected to hold rounded.
+fn misfit(matrix: &HostMatrix<'_>, format: WeightFormat) -> Option<(&'static str, String)> {
+    let expected = match format {
+        WeightFormat::Fp8 { .. } => "F8_E4M3",
+        WeightFormat::Mxfp4 => "MXFP4",
+        WeightFormat::Groups(_) => "integers in groups",
+        WeightFormat::Float | WeightFormat::Float32 | WeightFormat::Int8 | WeightFormat::Int4 => {
+            return None;
+        }
+    };
+    if let Some(found) = floats(matrix) {
+        return Some((expected, format!("{found:?}")));
+    }
+    let stored = matrix.groups().map(|groups| groups.group_format());
+    match (format, stored) {
+        (WeightFormat::Groups(layout), Some(stored)) if !layout.holds(&stored) => {
+            Some((expected, format!("{stored:?}")))
+        }
+        _ => None,
     }
 }
 
@@ -112,6 +125,7 @@ fn floats(matrix: &HostMatrix<'_>) -> Option<CheckpointDtype> {
         HostMatrix::Joined(joined) => joined.parts.iter().find_map(floats),
         HostMatrix::Fp8(_)
         | HostMatrix::TurnedFp8(_)
+        | HostMatrix::Integers(_)
         | HostMatrix::Mxfp4(_)
         | HostMatrix::Random(_) => None,
     }

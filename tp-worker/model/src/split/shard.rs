@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_types::{AttentionSpec, ModelConfig, Mxfp4Checkpoint};
+use lockstep_types::{AttentionSpec, CheckpointFormat, ModelConfig, Mxfp4Checkpoint};
 
 use crate::{ModelError, Place, Topology};
 
@@ -150,12 +150,17 @@ impl Shard {
     }
 
     /// Returns this rank's columns of each of its experts, which have `width` columns in `model`.
-    /// Groups of MXFP4 stay whole where each rank can have one, however uneven shares are then.
+    /// Groups of MXFP4 stay whole where each rank can have one, however uneven shares are then, and
+    /// so do as many inputs of integers.
     pub fn expert(&self, model: &ModelConfig, width: usize) -> Range<usize> {
         let place = self.topology.within_experts();
-        match model.checkpoint.mxfp4() {
-            None => split_range(width, MLP_UNIT, UNITS_PER_RANK, place),
-            Some(_) => split_range(width, Mxfp4Checkpoint::GROUP, 1, place),
+        match &model.checkpoint {
+            CheckpointFormat::Floats | CheckpointFormat::Fp8(_) => {
+                split_range(width, MLP_UNIT, UNITS_PER_RANK, place)
+            }
+            CheckpointFormat::Mxfp4(_) | CheckpointFormat::Integers(_) => {
+                split_range(width, Mxfp4Checkpoint::GROUP, 1, place)
+            }
         }
     }
 

@@ -34,7 +34,9 @@ fn a_file_of_its_own_says_the_form() {
     let name = "hf_quant_config.json";
     let blocks = |loaded: Result<CheckpointFormat, String>| match loaded.expect("served") {
         CheckpointFormat::Fp8(fp8) => Some(fp8.block),
-        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => None,
+        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) | CheckpointFormat::Integers(_) => {
+            None
+        }
     };
     let absent = Value::Null;
     for quantization in [&absent, &json!({}), &modelopt(&json!({}))] {
@@ -84,22 +86,50 @@ fn files_that_contradict_or_are_not_served_are_refused_by_name() {
         (
             &Value::Null,
             gptq,
-            json!({"bits": 4, "group_size": 128}),
-            "`bits` is 4",
+            json!({"bits": 3, "group_size": 128}),
+            "`bits` is 3",
         ),
         (
             &Value::Null,
             awq,
-            json!({"w_bit": 4, "version": "GEMM"}),
-            "`w_bit` is 4",
+            json!({"w_bit": 4, "q_group_size": 128, "version": "GEMV"}),
+            "`version` is \"GEMV\"",
         ),
-        (&fp8, awq, json!({"bits": 4}), "`bits` is 4"),
+        (
+            &fp8,
+            awq,
+            json!({"bits": 4, "group_size": 128}),
+            "config.json says otherwise",
+        ),
         (&Value::Null, gptq, json!([]), "quantize_config.json"),
     ] {
         let error = load(quantization, name, &file).expect_err("refused");
         assert!(
             error.contains(name) && error.contains(part),
             "{part}: {error}"
+        );
+    }
+}
+
+/// Files of older tools, alone and beside a `quantization_config` that says the same.
+#[test]
+fn integers_may_be_described_in_files_of_their_own() {
+    let awq = json!({"zero_point": true, "q_group_size": 128, "w_bit": 4, "version": "GEMM"});
+    let new = json!({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"});
+    let gptq = json!({"bits": 8, "group_size": -1, "desc_act": true, "sym": true,
+        "static_groups": false, "true_sequential": true, "model_name_or_path": null});
+    let own = with(gptq.clone(), &json!({"quant_method": "gptq"}));
+    for (quantization, name, file) in [
+        (&Value::Null, "quant_config.json", &awq),
+        (&new, "quant_config.json", &awq),
+        (&Value::Null, "quantize_config.json", &gptq),
+        (&own, "quantize_config.json", &gptq),
+        (&Value::Null, "quantize_config.json", &new),
+    ] {
+        let found = load(quantization, name, file);
+        assert!(
+            matches!(found, Ok(CheckpointFormat::Integers(_))),
+            "{name}: {found:?}"
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use blake3::{Hash, Hasher};
 use lockstep_backend::{Backend, MatrixRole};
-use lockstep_types::{CheckpointFormat, ModelConfig};
+use lockstep_types::{CheckpointFormat, IntegerCheckpoint, ModelConfig};
 
 use super::layout;
 use crate::{
@@ -18,11 +18,25 @@ pub(crate) fn forms<B: Backend>(backend: &B, model: &ModelConfig) -> Option<Stri
     let form = |role| backend.packed_form(model.weight_format(role));
     let projection = form(MatrixRole::Projection)?;
     let vocabulary = form(MatrixRole::Vocabulary)?;
-    // The blocks that share a scale stand in `config.json`, which is no part of the content.
+    // The inputs that share a scale stand in `config.json`, which is no part of the content.
     // What no format with scales holds is packed exactly, which older versions did not do.
     let scales = match &model.checkpoint {
         CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => String::new(),
         CheckpointFormat::Fp8(fp8) => format!(", exact, scales of {:?}", fp8.block),
+        CheckpointFormat::Integers(IntegerCheckpoint {
+            layout,
+            bits,
+            groups,
+            zeros,
+            forms,
+            others: _,
+            fp8,
+        }) => {
+            let scales = fp8.as_ref().map(|fp8| fp8.block);
+            format!(
+                ", exact, {layout:?} of {bits:?} in {groups:?}, {zeros:?}, {forms:?}, {scales:?}"
+            )
+        }
     };
     Some(format!(
         "projection {projection}, vocabulary {vocabulary}{scales}, {} endian",

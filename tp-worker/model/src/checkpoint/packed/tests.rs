@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeMap,
     fs,
     os::unix::fs::{FileExt, PermissionsExt},
     sync::Barrier,
@@ -11,7 +12,8 @@ use lockstep_backend::{
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Single;
 use lockstep_types::{
-    CheckpointFormat, Dtype, Fp8Checkpoint, ModelConfig, Mxfp4Checkpoint, Quantization,
+    CheckpointFormat, Dtype, FactorType, Fp8Checkpoint, IntegerCheckpoint, IntegerForm,
+    IntegerLayout, ModelConfig, ModuleForm, Mxfp4Checkpoint, Quantization,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -321,6 +323,16 @@ fn keys_follow_from_everything_that_is_packed() {
         mxfp4.starts_with("projection cpu-panel32-mxfp4-v1, vocabulary cpu-panel32-bf16-v1"),
         "{mxfp4}"
     );
+    // Nothing but the configuration tells the versions of a format apart.
+    let integers = [true, false].map(|less_one| {
+        let checkpoint = integers(IntegerLayout::Gptq { less_one });
+        let integers = ModelConfig {
+            checkpoint,
+            ..model.clone()
+        };
+        key::forms(&backend(Dtype::Bfloat16), &integers).unwrap()
+    });
+    assert_ne!(integers[0], integers[1]);
     let on_cpu = |projection: &str, vocabulary: &str| {
         let endian = if cfg!(target_endian = "big") {
             "big"
@@ -340,6 +352,26 @@ fn keys_follow_from_everything_that_is_packed() {
         on_cpu("int4", "int8"),
     ];
     assert_eq!(forms, known);
+}
+
+/// A checkpoint of integers of 4 bits, with a scale for 128 inputs.
+fn integers(layout: IntegerLayout) -> CheckpointFormat {
+    let form = IntegerForm {
+        bits: 4,
+        group: Some(128),
+        zeros: false,
+        scales: FactorType::F16,
+        scattered: false,
+    };
+    CheckpointFormat::Integers(IntegerCheckpoint {
+        layout,
+        bits: vec![4],
+        groups: vec![Some(128)],
+        zeros: vec![false],
+        forms: vec![ModuleForm::Integers(form)],
+        others: BTreeMap::new(),
+        fp8: None,
+    })
 }
 
 /// Files that were packed by earlier versions are found again.

@@ -1,6 +1,7 @@
 //! Safetensors: the files of a model folder in Hugging Face's names.
 
 mod fp8;
+mod integers;
 mod mapping;
 mod mxfp4;
 mod read;
@@ -17,7 +18,7 @@ use std::{
 use lockstep_backend::{CheckpointDtype, HostBlock, HostFloats, HostMatrix};
 use lockstep_files::weights::{Dtype, TensorPlace, WeightFile, WeightsError, weight_files};
 
-use lockstep_types::CheckpointFormat;
+use lockstep_types::{CheckpointFormat, Fp8Checkpoint, IntegerCheckpoint};
 
 use super::Source;
 use crate::{ModelError, blocks::parts::TensorRows};
@@ -42,6 +43,8 @@ pub struct Safetensors {
     block: Option<[usize; 2]>,
     /// True if some tensors have scales of such blocks, and others scales of rows or tensors.
     mixed: bool,
+    /// What is known of integers, if tensors may be integers.
+    integers: Option<IntegerCheckpoint>,
 }
 
 /// Place of a tensor in one of the files.
@@ -72,6 +75,7 @@ impl Safetensors {
             mxfp4: false,
             block: None,
             mixed: false,
+            integers: None,
         };
         for file in files {
             opened.add(file, access)?;
@@ -85,12 +89,25 @@ impl Safetensors {
     pub fn in_format(mut self, format: &CheckpointFormat) -> Self {
         match format {
             CheckpointFormat::Floats => {}
-            CheckpointFormat::Fp8(fp8) => {
-                (self.fp8, self.block, self.mixed) = (true, fp8.block, fp8.mixed);
-            }
+            CheckpointFormat::Fp8(fp8) => self.set_fp8(fp8),
             CheckpointFormat::Mxfp4(_) => self.mxfp4 = true,
+            CheckpointFormat::Integers(integers) => {
+                if let Some(fp8) = &integers.fp8 {
+                    self.set_fp8(fp8);
+                }
+                self.integers = Some(integers.clone());
+            }
         }
         self
+    }
+
+    fn set_fp8(&mut self, fp8: &Fp8Checkpoint) {
+        (self.fp8, self.block, self.mixed) = (true, fp8.block, fp8.mixed);
+    }
+
+    /// Returns the shape of the tensor `name`; no dimensions if there is no such tensor.
+    fn shape(&self, name: &str) -> &[usize] {
+        self.tensors.get(name).map_or(&[], |entry| &entry.shape)
     }
 
     /// Finds a tensor of any type, which must have the shape `expected`.
@@ -218,10 +235,13 @@ impl Source for Safetensors {
         columns: &Range<usize>,
     ) -> Result<HostMatrix<'_>, ModelError> {
         let dtype = self.tensors.get(&tensor.name).map(|entry| entry.dtype);
+        if self.has_integers(&tensor.name) {
+            return self.integer_matrix(tensor, width, columns);
+        }
         if self.fp8 && dtype == Some(Dtype::F8_E4M3) {
             return self.fp8(tensor, width, columns);
         }
-        if self.fp8 {
+        if self.fp8 || self.integers.is_some() {
             self.check_floats(&tensor.name)?;
         }
         if let Some(outputs) = tensor.turned {

@@ -1,7 +1,9 @@
+use std::collections::BTreeMap;
+
 use lockstep_types::{
     Activation, Architecture, AttentionSpec, CheckpointFormat, ExpertGate, ExpertsNames,
-    ExpertsSpec, GatedMlpNames, GatedMlpSpec, LayerSpec, LoadFormat, Mixer, Mlp, Multipliers,
-    NormKind, Norms, Quantization, Routing, TensorNames,
+    ExpertsSpec, GatedMlpNames, GatedMlpSpec, IntegerCheckpoint, IntegerLayout, LayerSpec,
+    LoadFormat, Mixer, Mlp, Multipliers, NormKind, Norms, Quantization, Routing, TensorNames,
 };
 use proptest::prelude::*;
 
@@ -190,10 +192,22 @@ fn errors_name_groups_that_experts_can_be_split_over() {
 /// Each rank's experts begin with a group, and no group is divided, while there is one for each
 /// rank. Then groups are divided.
 #[test]
-fn experts_in_mxfp4_are_cut_between_groups() {
+fn experts_that_are_rounded_are_cut_between_groups() {
     let floats = model(1, 1, 2880, 64);
     let mxfp4 = ModelConfig {
         checkpoint: CheckpointFormat::Mxfp4(Mxfp4Checkpoint { floats: Vec::new() }),
+        ..floats.clone()
+    };
+    let integers = ModelConfig {
+        checkpoint: CheckpointFormat::Integers(IntegerCheckpoint {
+            layout: IntegerLayout::Awq,
+            bits: vec![4],
+            groups: vec![Some(128)],
+            zeros: vec![true],
+            forms: Vec::new(),
+            others: BTreeMap::new(),
+            fp8: None,
+        }),
         ..floats.clone()
     };
     let of = |model: &ModelConfig, size: usize| -> Vec<_> {
@@ -211,6 +225,7 @@ fn experts_in_mxfp4_are_cut_between_groups() {
         assert!(ranks.windows(2).all(|pair| pair[0].end == pair[1].start));
         let whole = ranks.iter().all(|columns| columns.start.is_multiple_of(32));
         assert_eq!(whole, size <= 90, "{size}");
+        assert_eq!(ranks, of(&integers, size), "{size}");
     }
     assert_eq!(
         of(&floats, 16)[1],

@@ -92,7 +92,7 @@ impl Safetensors {
     ///
     /// # Errors
     /// [`ModelError::Beside`].
-    fn check_beside(&self, weight: &str, known: &[&str]) -> Result<(), ModelError> {
+    pub(super) fn check_beside(&self, weight: &str, known: &[&str]) -> Result<(), ModelError> {
         let Some(module) = weight.strip_suffix("weight").filter(|m| m.ends_with('.')) else {
             return Ok(());
         };

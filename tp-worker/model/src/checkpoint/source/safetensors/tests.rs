@@ -9,6 +9,7 @@ use lockstep_files::LARGEST_INDEX;
 use super::*;
 
 mod fp8;
+mod integers;
 mod stacks;
 
 fn file(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
