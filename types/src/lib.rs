@@ -62,4 +62,4 @@ pub use speculation::{
 };
 pub use step_limits::StepLimits;
 pub use traces::{TraceConfig, TraceContext};
-pub use weight::{MatrixRole, WeightFormat};
+pub use weight::{CodeTable, Codes, FactorType, GroupFormat, MatrixRole, Minimum, WeightFormat};

@@ -1,5 +1,9 @@
 //! Formats of weight matrices on a device.
 
+mod groups;
+
+pub use groups::{CodeTable, Codes, FactorType, GroupFormat, Minimum};
+
 use crate::Quantization;
 
 /// Use of a weight matrix.
@@ -35,6 +39,8 @@ pub enum WeightFormat {
     /// 4-bit floats (e2m1) as a checkpoint has them, with an 8-bit exponent (e8m0) for every 32
     /// values of a row.
     Mxfp4,
+    /// Integers as a checkpoint has them, with a scale for every few values of a row.
+    Groups(GroupFormat),
 }
 
 impl MatrixRole {

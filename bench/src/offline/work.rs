@@ -240,7 +240,9 @@ fn arithmetics(config: &EngineConfig) -> &'static [Arithmetic] {
         config.model.weight_format(MatrixRole::Projection),
         config.dtype,
     ) {
-        (WeightFormat::Int8 | WeightFormat::Int4, _) => &[Arithmetic::Int8Dot],
+        (WeightFormat::Int8 | WeightFormat::Int4 | WeightFormat::Groups(_), _) => {
+            &[Arithmetic::Int8Dot]
+        }
         (WeightFormat::Float | WeightFormat::Mxfp4 | WeightFormat::Fp8 { .. }, Dtype::Bfloat16) => {
             &[Arithmetic::Bf16Dot, Arithmetic::F32Fma]
         }

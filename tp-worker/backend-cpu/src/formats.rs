@@ -28,6 +28,8 @@ pub(crate) fn of(dtype: Dtype, format: WeightFormat) -> &'static dyn Format {
         WeightFormat::Int4 => &int4::Int4,
         WeightFormat::Fp8 { group } => fp8::of(dtype, group),
         WeightFormat::Mxfp4 => mxfp4::of(dtype),
+        // 32-bit floats hold the values.
+        WeightFormat::Groups(_) => float::of(Dtype::Float32),
     }
 }
 

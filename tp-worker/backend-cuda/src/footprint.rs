@@ -44,11 +44,12 @@ impl CudaMemory {
         let element = match matrix.format {
             WeightFormat::Mxfp4 => return mxfp4::bytes(matrix.rows, matrix.cols) as u64,
             WeightFormat::Float32 => Element::F32,
-            // Rounded matrices and FP8 are refused before anything is charged.
+            // Rounded matrices, FP8 and integers of checkpoints are refused before anything is charged.
             WeightFormat::Float
             | WeightFormat::Int8
             | WeightFormat::Int4
-            | WeightFormat::Fp8 { .. } => self.operand,
+            | WeightFormat::Fp8 { .. }
+            | WeightFormat::Groups(_) => self.operand,
         };
         values(element, &[matrix.rows, matrix.cols])
     }

@@ -71,7 +71,10 @@ impl Loaders {
             WeightFormat::Float => floats.load(device, transport, matrix),
             WeightFormat::Float32 => floats.load_router(device, transport, matrix),
             WeightFormat::Mxfp4 => mxfp4::load(device, transport, matrix),
-            WeightFormat::Int8 | WeightFormat::Int4 | WeightFormat::Fp8 { .. } => Err(unserved()),
+            WeightFormat::Int8
+            | WeightFormat::Int4
+            | WeightFormat::Fp8 { .. }
+            | WeightFormat::Groups(_) => Err(unserved()),
         }
     }
 }
@@ -86,6 +89,7 @@ pub(crate) fn serves(format: WeightFormat, role: MatrixRole) -> Result<(), &'sta
         (WeightFormat::Float, _) | (WeightFormat::Mxfp4, MatrixRole::Projection) => Ok(()),
         (WeightFormat::Int8 | WeightFormat::Int4, _) => Err("GPUs have no quantized weights"),
         (WeightFormat::Fp8 { .. }, _) => Err("GPUs have no FP8 weights"),
+        (WeightFormat::Groups(_), _) => Err("GPUs have no integers in groups"),
         (WeightFormat::Mxfp4, _) => Err("GPUs have MXFP4 for experts, and for nothing else"),
     }
 }

@@ -51,7 +51,9 @@ pub use layer::{
     RowParallel, Scatter, WholeNorms,
 };
 pub use lockstep_collective::Owners;
-pub use lockstep_types::{MatrixRole, WeightFormat};
+pub use lockstep_types::{
+    CodeTable, Codes, FactorType, GroupFormat, MatrixRole, Minimum, WeightFormat,
+};
 pub use masks::Masks;
 pub use memory::{DeviceMemory, ExpertsShape, LatentHeads, MatrixShape, PassShape, RankLayout};
 pub use notes::{ExchangeNotes, NoteShape, Notes};
@@ -65,8 +67,8 @@ pub use shape::{
 pub use states::{NoStates, RowState, Span, StateKeep, states_misfit};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{
-    CheckpointDtype, E2m1, E4m3, E8m0, HostBlock, HostFloats, HostForm, HostFp8, HostJoined,
-    HostMatrix, HostMxfp4, HostTurned, HostTurnedFp8, Mxfp4Group, Outputs, RandomBlock,
-    RandomMatrix, RandomNumbers, ScaleGrid, ScalePart,
+    CheckpointDtype, E2m1, E4m3, E8m0, GroupStep, HostBlock, HostFloats, HostForm, HostFp8,
+    HostGroups, HostJoined, HostMatrix, HostMxfp4, HostTurned, HostTurnedFp8, Mxfp4Group, Outputs,
+    RandomBlock, RandomMatrix, RandomNumbers, ScaleGrid, ScalePart,
 };
 pub use world::{WorldRows, WorldSize};

@@ -7,6 +7,7 @@ mod e8m0;
 mod floats;
 mod form;
 mod fp8;
+mod groups;
 mod joined;
 mod mxfp4;
 mod random;
@@ -19,6 +20,7 @@ pub use e8m0::E8m0;
 pub use floats::{CheckpointDtype, HostFloats};
 pub use form::{HostBlock, HostForm};
 pub use fp8::{HostFp8, ScaleGrid, ScalePart};
+pub use groups::{GroupStep, HostGroups};
 pub use joined::HostJoined;
 pub use mxfp4::{HostMxfp4, Mxfp4Group};
 pub use random::{RandomBlock, RandomMatrix, RandomNumbers};
@@ -56,6 +58,20 @@ impl<'a> HostMatrix<'a> {
             Self::Mxfp4(mxfp4) => mxfp4,
             Self::Joined(joined) => joined,
             Self::Random(random) => random,
+        }
+    }
+
+    /// Returns the matrix as integers in groups; `None` if its form is something else, or if that of
+    /// some rows is.
+    pub fn groups(&self) -> Option<&dyn HostGroups<'a>> {
+        match self {
+            Self::Joined(joined) => joined.layout().map(|_| joined as &dyn HostGroups<'a>),
+            Self::Floats(_)
+            | Self::Turned(_)
+            | Self::Fp8(_)
+            | Self::TurnedFp8(_)
+            | Self::Mxfp4(_)
+            | Self::Random(_) => None,
         }
     }
 

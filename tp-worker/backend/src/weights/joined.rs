@@ -1,7 +1,10 @@
 //! Matrices of different forms, one below the other.
 
+use lockstep_types::{Codes, GroupFormat};
+
 use super::HostMatrix;
 use super::form::{HostBlock, HostForm};
+use super::groups::{GroupStep, HostGroups};
 
 /// Rows of several matrices of equal width, top to bottom, each in a form of its own: the
 /// projections to queries, keys and values of which a checkpoint has rounded some.
@@ -23,6 +26,20 @@ impl<'a> HostJoined<'a> {
             row -= part.rows();
         }
         None
+    }
+
+    /// Returns the layout for the rows of all parts; `None` if some are no integers in groups.
+    pub(super) fn layout(&self) -> Option<GroupFormat> {
+        let layouts = self.parts.iter();
+        let mut layouts = layouts.map(|part| Some(part.groups()?.group_format()));
+        let first = layouts.next()??;
+        layouts.try_fold(first, |all, layout| Some(all.with(layout?)))
+    }
+
+    /// Returns the groups that hold row `row`, and the number of the row there.
+    fn groups_of(&self, row: usize) -> Option<(&dyn HostGroups<'a>, usize)> {
+        let (part, row) = self.find(row)?;
+        Some((part.groups()?, row))
     }
 
     /// Returns the first row that its file does not hold; `None` if all are there.
@@ -77,6 +94,38 @@ impl<'a> HostForm<'a> for HostJoined<'a> {
     fn read(&self, row: usize, from: usize, values: &mut [f32]) {
         if let Some((part, row)) = self.find(row) {
             part.form().read(row, from, values);
+        }
+    }
+}
+
+/// Groups of all parts: see [`HostMatrix::groups`].
+impl<'a> HostGroups<'a> for HostJoined<'a> {
+    fn group_format(&self) -> GroupFormat {
+        self.layout().unwrap_or(GroupFormat::ANY)
+    }
+
+    /// Writes integers where the parts' layouts differ, whatever tables the parts have.
+    fn codes(&self, row: usize, from: usize, out: &mut [i8]) {
+        let Some((groups, row)) = self.groups_of(row) else {
+            return;
+        };
+        groups.codes(row, from, out);
+        if let (Codes::Integers, Codes::Table(table)) =
+            (self.group_format().codes, groups.group_format().codes)
+        {
+            let values = table.values();
+            out.iter_mut()
+                .for_each(|code| *code = values[*code as usize & 15]);
+        }
+    }
+
+    fn steps(&self, row: usize, from: usize, out: &mut [GroupStep]) {
+        let Some((groups, row)) = self.groups_of(row) else {
+            return;
+        };
+        let group = self.group_format().group;
+        for (number, step) in out.iter_mut().enumerate() {
+            groups.steps(row, from + number * group, std::slice::from_mut(step));
         }
     }
 }

@@ -80,6 +80,7 @@ impl<'a> Convert<Listed> for Locate<'a, '_> {
         let expected = match format {
             WeightFormat::Fp8 { .. } => Some("F8_E4M3"),
             WeightFormat::Mxfp4 => Some("MXFP4"),
+            WeightFormat::Groups(_) => Some("integers in groups"),
             WeightFormat::Float
             | WeightFormat::Float32
             | WeightFormat::Int8

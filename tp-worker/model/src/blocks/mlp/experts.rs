@@ -237,7 +237,11 @@ fn widest(matrices: &[MatrixPart], model: &ModelConfig) -> Option<MatrixShape> {
     let width = |shape: &MatrixShape| match shape.format {
         WeightFormat::Float32 => 2,
         WeightFormat::Fp8 { .. } => 1,
-        WeightFormat::Float | WeightFormat::Int8 | WeightFormat::Int4 | WeightFormat::Mxfp4 => 0,
+        WeightFormat::Float
+        | WeightFormat::Int8
+        | WeightFormat::Int4
+        | WeightFormat::Mxfp4
+        | WeightFormat::Groups(_) => 0,
     };
     // The first one of the widest.
     let shapes = matrices.iter().rev().map(|matrix| matrix.shape(model));
