@@ -1,8 +1,12 @@
 //! Forms of weight matrices in a checkpoint.
 
+mod gguf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::MatrixRole;
+
+pub use gguf::{BlockType, GgufCheckpoint};
 
 /// Form in which a checkpoint holds its weight matrices, as its `quantization_config` says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +19,8 @@ pub enum CheckpointFormat {
     Fp8(Fp8Checkpoint),
     /// MXFP4 in stacks of experts whose rows are interleaved, 16 or 32 bits elsewhere.
     Mxfp4(Mxfp4Checkpoint),
+    /// Blocks of a GGUF file, floats elsewhere.
+    Gguf(GgufCheckpoint),
 }
 
 /// 4-bit floats (e2m1) with an 8-bit exponent (e8m0) for every 32 inputs (OCP Microscaling
@@ -71,6 +77,8 @@ impl CheckpointFormat {
     pub fn describe(&self) -> Option<String> {
         let (form, floats, what) = match self {
             Self::Floats => return None,
+            Self::Gguf(gguf) if gguf.blocks.is_empty() => return None,
+            Self::Gguf(gguf) => return Some(gguf.describe()),
             Self::Fp8(fp8) => {
                 let scales = match (fp8.block, fp8.mixed) {
                     (None, _) => "every row or matrix".to_owned(),
@@ -102,7 +110,7 @@ impl CheckpointFormat {
     pub fn fp8(&self, role: MatrixRole) -> Option<&Fp8Checkpoint> {
         match (self, role) {
             (Self::Fp8(fp8), MatrixRole::Projection) => Some(fp8),
-            (Self::Floats | Self::Mxfp4(_), _)
+            (Self::Floats | Self::Mxfp4(_) | Self::Gguf(_), _)
             | (Self::Fp8(_), MatrixRole::Vocabulary | MatrixRole::Router) => None,
         }
     }
@@ -112,7 +120,15 @@ impl CheckpointFormat {
     pub fn mxfp4(&self) -> Option<&Mxfp4Checkpoint> {
         match self {
             Self::Mxfp4(mxfp4) => Some(mxfp4),
-            Self::Floats | Self::Fp8(_) => None,
+            Self::Floats | Self::Fp8(_) | Self::Gguf(_) => None,
+        }
+    }
+
+    /// Returns the types of blocks, if the checkpoint is a GGUF file.
+    pub fn gguf(&self) -> Option<&GgufCheckpoint> {
+        match self {
+            Self::Gguf(gguf) => Some(gguf),
+            Self::Floats | Self::Fp8(_) | Self::Mxfp4(_) => None,
         }
     }
 }

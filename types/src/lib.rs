@@ -31,7 +31,7 @@ mod step_limits;
 mod traces;
 mod weight;
 
-pub use checkpoint::{CheckpointFormat, Fp8Checkpoint, Mxfp4Checkpoint};
+pub use checkpoint::{BlockType, CheckpointFormat, Fp8Checkpoint, GgufCheckpoint, Mxfp4Checkpoint};
 pub use connections::ConnectionLimits;
 pub use constraint_work::ConstraintWork;
 pub use device::{CollectiveBackend, CollectiveConfig, DeviceConfig, DeviceKind, DeviceRoom};

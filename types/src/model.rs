@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CheckpointFormat, Fp8Checkpoint, LoadFormat, MatrixRole, Quantization, TensorNames,
-    WeightFormat,
+    CheckpointFormat, Fp8Checkpoint, GgufCheckpoint, GroupFormat, LoadFormat, MatrixRole,
+    Quantization, TensorNames, WeightFormat,
 };
 
 pub use latent::{LatentAttentionNames, LatentAttentionSpec};
@@ -214,6 +214,10 @@ impl ModelConfig {
             (self.checkpoint.mxfp4(), role, floats)
         {
             return WeightFormat::Mxfp4;
+        }
+        let has_blocks = |gguf: &GgufCheckpoint| !gguf.blocks.is_empty();
+        if floats == WeightFormat::Float && self.checkpoint.gguf().is_some_and(has_blocks) {
+            return WeightFormat::Groups(GroupFormat::ANY);
         }
         let group = |fp8: &Fp8Checkpoint| fp8.group(0);
         match self.checkpoint.fp8(role).and_then(group) {

@@ -361,6 +361,12 @@ pub(crate) fn weights(engine: &EngineConfig) -> String {
     let inputs = engine.dtype.name();
     match (engine.model.quantization, &engine.model.checkpoint) {
         (Quantization::None, CheckpointFormat::Floats) => inputs.to_owned(),
+        (Quantization::None, CheckpointFormat::Gguf(_)) => {
+            match engine.model.checkpoint.describe() {
+                Some(types) => format!("{types} with {inputs} inputs"),
+                None => inputs.to_owned(),
+            }
+        }
         (Quantization::None, CheckpointFormat::Fp8(_)) => format!("FP8 with {inputs} inputs"),
         (Quantization::None, CheckpointFormat::Mxfp4(_)) => {
             format!("MXFP4 experts with {inputs} inputs")

@@ -68,7 +68,7 @@ pub use states::{NoStates, RowState, Span, StateKeep, states_misfit};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{
     CheckpointDtype, E2m1, E4m3, E8m0, GroupStep, HostBlock, HostFloats, HostForm, HostFp8,
-    HostGroups, HostJoined, HostMatrix, HostMxfp4, HostTurned, HostTurnedFp8, Mxfp4Group, Outputs,
-    RandomBlock, RandomMatrix, RandomNumbers, ScaleGrid, ScalePart,
+    HostGguf, HostGroups, HostJoined, HostMatrix, HostMxfp4, HostTurned, HostTurnedFp8, Mxfp4Group,
+    Outputs, RandomBlock, RandomMatrix, RandomNumbers, ScaleGrid, ScalePart,
 };
 pub use world::{WorldRows, WorldSize};

@@ -7,6 +7,7 @@ mod e8m0;
 mod floats;
 mod form;
 mod fp8;
+mod gguf;
 mod groups;
 mod joined;
 mod mxfp4;
@@ -20,6 +21,7 @@ pub use e8m0::E8m0;
 pub use floats::{CheckpointDtype, HostFloats};
 pub use form::{HostBlock, HostForm};
 pub use fp8::{HostFp8, ScaleGrid, ScalePart};
+pub use gguf::HostGguf;
 pub use groups::{GroupStep, HostGroups};
 pub use joined::HostJoined;
 pub use mxfp4::{HostMxfp4, Mxfp4Group};
@@ -41,6 +43,8 @@ pub enum HostMatrix<'a> {
     TurnedFp8(HostTurnedFp8<'a>),
     /// 4-bit floats with exponents.
     Mxfp4(HostMxfp4<'a>),
+    /// Blocks of a GGUF file.
+    Gguf(HostGguf<'a>),
     /// Matrices of different forms, one below the other.
     Joined(HostJoined<'a>),
     /// Random numbers, which are made while the matrix is loaded.
@@ -56,6 +60,7 @@ impl<'a> HostMatrix<'a> {
             Self::Fp8(fp8) => fp8,
             Self::TurnedFp8(turned) => turned,
             Self::Mxfp4(mxfp4) => mxfp4,
+            Self::Gguf(gguf) => gguf,
             Self::Joined(joined) => joined,
             Self::Random(random) => random,
         }
@@ -66,6 +71,7 @@ impl<'a> HostMatrix<'a> {
     pub fn groups(&self) -> Option<&dyn HostGroups<'a>> {
         match self {
             Self::Joined(joined) => joined.layout().map(|_| joined as &dyn HostGroups<'a>),
+            Self::Gguf(gguf) => Some(gguf),
             Self::Floats(_)
             | Self::Turned(_)
             | Self::Fp8(_)
@@ -82,6 +88,7 @@ impl<'a> HostMatrix<'a> {
             (Self::Floats(all), Self::Floats(other)) if all.is_like(&other) => all.append(other),
             (Self::Fp8(all), Self::Fp8(other)) => all.append(other),
             (Self::Mxfp4(all), Self::Mxfp4(other)) if all.is_like(&other) => all.append(other),
+            (Self::Gguf(all), Self::Gguf(other)) if all.is_like(&other) => all.append(other),
             (Self::Random(all), Self::Random(other)) => all.append(other),
             (Self::Joined(all), other) => all.parts.push(other),
             (all, other) => {
@@ -98,6 +105,7 @@ impl<'a> HostMatrix<'a> {
         match self {
             Self::Fp8(fp8) => fp8.wrong_tensor(),
             Self::TurnedFp8(turned) => turned.stored.wrong_tensor(),
+            Self::Gguf(gguf) => gguf.wrong_tensor(),
             Self::Joined(joined) => joined.parts.iter().find_map(Self::wrong_tensor),
             Self::Floats(_) | Self::Turned(_) | Self::Mxfp4(_) | Self::Random(_) => None,
         }

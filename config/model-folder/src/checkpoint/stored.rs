@@ -4,6 +4,8 @@
 use lockstep_files::weights::{Dtype, WeightFile, weight_files};
 use lockstep_types::{CheckpointFormat, ModelConfig};
 
+use super::gguf;
+
 /// Endings of scales that are stored beside 8-bit floats and are no part of the weights: their
 /// use, and how that is done instead.
 const UNUSED: [(&str, &[&str], &str); 2] = [
@@ -32,6 +34,10 @@ pub(crate) fn read_stored(model: &mut ModelConfig) -> Vec<String> {
     // Dimensions of matrices, and the type that is no float.
     let (floats, dimensions, rounded) = match &mut model.checkpoint {
         CheckpointFormat::Floats => return Vec::new(),
+        CheckpointFormat::Gguf(gguf) => {
+            gguf::read(gguf, &model.path);
+            return Vec::new();
+        }
         CheckpointFormat::Fp8(fp8) => (&mut fp8.floats, 2, Dtype::F8_E4M3),
         CheckpointFormat::Mxfp4(mxfp4) => (&mut mxfp4.floats, 3, Dtype::U8),
     };

@@ -65,7 +65,10 @@ impl FloatLoader {
         let mut floats = Floats::in_bytes(memory, operand, len);
         match matrix {
             HostMatrix::Floats(source) => uploads.floats(stream, source, &mut floats)?,
-            HostMatrix::Turned(_) | HostMatrix::Mxfp4(_) | HostMatrix::Joined(_) => {
+            HostMatrix::Turned(_)
+            | HostMatrix::Mxfp4(_)
+            | HostMatrix::Gguf(_)
+            | HostMatrix::Joined(_) => {
                 if let Some(row) = matrix.missing_row() {
                     return Err(missing(row));
                 }

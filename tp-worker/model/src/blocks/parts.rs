@@ -8,7 +8,7 @@
 use std::{convert::Infallible, fmt, ops::Range};
 
 use lockstep_backend::{Backend, MatrixRole, MatrixShape, WeightFormat};
-use lockstep_types::{ModelConfig, Mxfp4Checkpoint, NormKind};
+use lockstep_types::{GgufCheckpoint, ModelConfig, Mxfp4Checkpoint, NormKind};
 
 /// Types of a block's tensors at one stage between model and device.
 pub(crate) trait Form {
@@ -166,6 +166,9 @@ impl MatrixPart {
         if floats == WeightFormat::Float && self.is_mxfp4(model) {
             return WeightFormat::Mxfp4;
         }
+        if let (WeightFormat::Float, Some(gguf)) = (floats, model.checkpoint.gguf()) {
+            return self.gguf_format(gguf);
+        }
         let fp8 = model.checkpoint.fp8(self.role);
         let stored = |name: &str| {
             let module = model.names.module(name);
@@ -181,6 +184,17 @@ impl MatrixPart {
             Some(group) => WeightFormat::Fp8 { group },
             None if self.tensors.iter().any(served) => WeightFormat::Float32,
             None => floats,
+        }
+    }
+
+    /// Returns the format of the matrix as blocks of a GGUF file: integers in groups where a device
+    /// keeps their layout, else 32-bit floats, which change no value.
+    fn gguf_format(&self, gguf: &GgufCheckpoint) -> WeightFormat {
+        let names = || self.tensors.iter().map(|tensor| tensor.name.as_str());
+        match gguf.group_format(names(), self.columns.start) {
+            Some(layout) => WeightFormat::Groups(layout),
+            None if names().any(|name| gguf.block_type(name).is_some()) => WeightFormat::Float32,
+            None => WeightFormat::Float,
         }
     }
 

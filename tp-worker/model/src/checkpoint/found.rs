@@ -112,6 +112,7 @@ fn floats(matrix: &HostMatrix<'_>) -> Option<CheckpointDtype> {
         HostMatrix::Fp8(_)
         | HostMatrix::TurnedFp8(_)
         | HostMatrix::Mxfp4(_)
+        | HostMatrix::Gguf(_)
         | HostMatrix::Random(_) => None,
     }
 }
