@@ -64,6 +64,11 @@ pub fn is_gguf(path: &Path) -> bool {
     Place::of(path).is_some()
 }
 
+/// Returns true if there is a folder or a GGUF file at `path`: it may hold a model.
+pub fn may_be_model(path: &Path) -> bool {
+    path.is_dir() || (is_gguf(path) && path.exists())
+}
+
 /// Returns the path of the file of a model folder that holds `name`: the GGUF file itself, where
 /// the folder is one.
 pub fn path_of(folder: &Path, name: &str) -> PathBuf {
