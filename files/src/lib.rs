@@ -5,11 +5,14 @@
 //! and `snapshots/REVISION` is a folder of links to them. Links of such a folder, and of
 //! folders that it links to, may lead anywhere inside their repository. Links in `blobs` may
 //! lead to files of the store that the cache's repositories share.
+//!
+//! A GGUF file stands for a folder: see [`is_gguf`].
 
 #![forbid(unsafe_code)]
 
 mod beneath;
 mod folder;
+mod gguf;
 mod json;
 mod kept;
 mod reader_thread;
@@ -27,6 +30,7 @@ use folder::Folder;
 use reader_thread::PIECE;
 use time_limits::still_waited_for;
 
+pub use gguf::{TensorType, is_gguf, may_be_model, only_gguf, path_of};
 pub use json::quoted;
 pub use kept::Kept;
 pub use reader_thread::{
@@ -70,13 +74,33 @@ pub fn open(folder: &Path, name: &str) -> io::Result<File> {
     })
 }
 
-/// Reads the file `name` of `folder`, which may have up to `most` bytes.
+/// Reads the file `name` of `folder`, which may have up to `most` bytes. Of a GGUF file in place of
+/// the folder, the file is made.
 ///
 /// # Errors
 /// The errors of [`open`]; in words if the file is larger, whatever size the file system tells.
 pub fn read(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {
+    if let Some(place) = gguf::Place::of(folder) {
+        return gguf::read(&place, name, most);
+    }
     let (folder, name) = (folder.to_owned(), name.to_owned());
     on_reader_thread(move || read_here(&folder, &name, most))
+}
+
+/// Returns true if `folder`, or a GGUF file in its place, has the file `name`.
+///
+/// # Errors
+/// The errors of [`open`] but for a missing file.
+pub fn contains(folder: &Path, name: &str) -> io::Result<bool> {
+    let opened = match is_gguf(folder) {
+        true => read(folder, name, LARGEST_TOKENIZER).map(drop),
+        false => open(folder, name).map(drop),
+    };
+    match opened {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 fn read_here(folder: &Path, name: &str, most: u64) -> io::Result<Vec<u8>> {

@@ -1,15 +1,18 @@
 //! Weights of a folder: names, types, shapes and places of its tensors, whatever container holds
 //! them. Each container is a file of this module.
 
+mod dtype;
+mod gguf;
 mod safetensors;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-pub use ::safetensors::Dtype;
+use crate::gguf::Place;
+pub use dtype::Dtype;
 
 /// Reason why weights can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +33,14 @@ pub enum WeightsError {
         /// The reason, in words.
         reason: String,
     },
+    /// A file has something that is not served.
+    #[error("{name}: {reason}")]
+    Unserved {
+        /// Name of the file in its folder.
+        name: String,
+        /// The reason and the remedy, in words.
+        reason: String,
+    },
 }
 
 /// An open file of tensors.
@@ -37,6 +48,8 @@ pub enum WeightsError {
 pub struct WeightFile {
     /// Name of the file in its folder.
     pub name: String,
+    /// Path of the file, as its folder was given.
+    pub path: PathBuf,
     /// The file.
     pub file: File,
     /// The tensors, by name.
@@ -52,23 +65,33 @@ pub struct TensorPlace {
     pub shape: Vec<usize>,
     /// Byte range of the elements in the file.
     pub bytes: Range<u64>,
+    /// Number of rows of a head, where the file has the rows of a head's two halves in turn: the
+    /// first of the first half, the first of the second, the second of the first. `None` where
+    /// rows lie in their order.
+    pub interleaved: Option<usize>,
 }
 
-/// Returns the names of a folder's tensors; `None` if the folder has no weights. If there is an
+/// Returns the names of the tensors of a folder, or of a GGUF file; `None` if the folder has no weights. If there is an
 /// index, the files that it names are not opened.
 ///
 /// # Errors
 /// [`WeightsError`]. Places and shapes are not checked.
 pub fn tensor_names(folder: &Path) -> Result<Option<BTreeSet<String>>, WeightsError> {
-    safetensors::names(folder)
+    match Place::of(folder) {
+        Some(place) => gguf::names(&place).map(Some),
+        None => safetensors::names(folder),
+    }
 }
 
-/// Opens the weights of a folder and reads where their tensors are. The files are sorted by
+/// Opens the weights of a folder, or of a GGUF file, and reads where their tensors are. The files are sorted by
 /// name. `None` if there are none.
 ///
 /// # Errors
 /// [`WeightsError`]. Files that an index names must exist. All headers together may have
 /// [`LARGEST_INDEX`](crate::LARGEST_INDEX) bytes.
 pub fn weight_files(folder: &Path) -> Result<Option<Vec<WeightFile>>, WeightsError> {
-    safetensors::files(folder)
+    match Place::of(folder) {
+        Some(place) => gguf::files(&place).map(Some),
+        None => safetensors::files(folder),
+    }
 }

@@ -1,10 +1,10 @@
-//! Options that name a model: an existing folder, or a name of the hub.
+//! Options that name a model: an existing folder, a GGUF file, or a name of the hub.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockstep_config::args::{ModelArgs, SpeculationArgs};
-use lockstep_files::shown;
+use lockstep_files::{may_be_model, only_gguf, shown};
 use lockstep_model_folder::Described;
 
 use crate::cache::Repository;
@@ -93,6 +93,11 @@ pub fn resolve_name(
     }
 }
 
+/// Returns true if `path` is a folder or a GGUF file of this machine, and no name of the hub.
+pub fn is_here(path: &Path) -> bool {
+    may_be_model(path)
+}
+
 /// Checks by its `config.json` that a model can be served.
 ///
 /// # Errors
@@ -108,8 +113,19 @@ fn resolve(
     given: &mut ModelOption<'_>,
     check: &dyn Fn(&Path) -> Result<(), String>,
 ) -> Result<Option<Name>, HubError> {
-    let path = given.path.as_deref().filter(|path| !path.is_dir());
+    let path = given.path.as_deref().filter(|path| !may_be_model(path));
     let Some(path) = path else {
+        let folder = given.path.as_deref();
+        let only = folder.map(|folder| {
+            only_gguf(folder).map_err(|source| HubError::Folder {
+                option: given.option,
+                path: folder.to_owned(),
+                source,
+            })
+        });
+        if let Some(file) = only.transpose()?.flatten() {
+            *given.path = Some(file);
+        }
         return match given.revision {
             Some(_) => Err(HubError::RevisionOfFolder {
                 option: given.of_revision,

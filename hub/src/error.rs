@@ -41,6 +41,16 @@ pub enum HubError {
         /// The missing folder, and the assumption about the path.
         why: String,
     },
+    /// A folder that can't be read, or that has more than one model.
+    #[error("{option} {}: {source}", path.display())]
+    Folder {
+        /// The option.
+        option: &'static str,
+        /// The folder.
+        path: PathBuf,
+        /// The reason and the remedy.
+        source: io::Error,
+    },
     /// A name that may have been meant as a path, while the hub could not say whether it is
     /// a model.
     #[error("{failure} If a folder is meant: there is none at {name}; check the path.")]

@@ -32,7 +32,7 @@ mod retries;
 mod settings;
 mod stop;
 
-pub use by_name::{check, resolve_name, resolve_names};
+pub use by_name::{check, is_here, resolve_name, resolve_names};
 pub use cache::{Cached, Snapshot};
 pub use error::HubError;
 pub use fetch::{Fetched, Hub};

@@ -1,5 +1,6 @@
 //! Forms of weight matrices in a checkpoint.
 
+mod gguf;
 mod integers;
 
 use serde::{Deserialize, Serialize};
@@ -7,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::{MatrixRole, TensorNames};
 
 pub use integers::{IntegerCheckpoint, IntegerForm, IntegerLayout, ModuleForm};
+
+pub use gguf::{BlockType, GgufCheckpoint};
 
 /// Form in which a checkpoint holds its weight matrices, as its `quantization_config` says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +25,8 @@ pub enum CheckpointFormat {
     /// Integers with scales in the projections, and maybe in the output head; 16 or 32 bits
     /// elsewhere.
     Integers(IntegerCheckpoint),
+    /// Blocks of a GGUF file, floats elsewhere.
+    Gguf(GgufCheckpoint),
 }
 
 /// 4-bit floats (e2m1) with an 8-bit exponent (e8m0) for every 32 inputs (OCP Microscaling
@@ -78,6 +83,8 @@ impl CheckpointFormat {
     pub fn describe(&self) -> Option<String> {
         let (form, floats, what) = match self {
             Self::Floats => return None,
+            Self::Gguf(gguf) if gguf.blocks.is_empty() => return None,
+            Self::Gguf(gguf) => return Some(gguf.describe()),
             Self::Fp8(fp8) => {
                 let scales = match (fp8.block, fp8.mixed) {
                     (None, _) => "every row or matrix".to_owned(),
@@ -123,6 +130,10 @@ impl CheckpointFormat {
                 }
                 _ => ModuleForm::Floats,
             },
+            Self::Gguf(gguf) => match gguf.block_type(tensor) {
+                Some(own) => ModuleForm::Blocks(own),
+                None => ModuleForm::Floats,
+            },
             Self::Integers(integers) => {
                 let Some(module) = tensor.strip_suffix(".weight") else {
                     return ModuleForm::Floats;
@@ -143,7 +154,7 @@ impl CheckpointFormat {
         match self {
             Self::Fp8(fp8) => Some(fp8),
             Self::Integers(integers) => integers.fp8.as_ref(),
-            Self::Floats | Self::Mxfp4(_) => None,
+            Self::Floats | Self::Mxfp4(_) | Self::Gguf(_) => None,
         }
     }
 
@@ -152,7 +163,7 @@ impl CheckpointFormat {
     pub fn integers(&self) -> Option<&IntegerCheckpoint> {
         match self {
             Self::Integers(integers) => Some(integers),
-            Self::Floats | Self::Fp8(_) | Self::Mxfp4(_) => None,
+            Self::Floats | Self::Fp8(_) | Self::Mxfp4(_) | Self::Gguf(_) => None,
         }
     }
 
@@ -161,7 +172,15 @@ impl CheckpointFormat {
     pub fn mxfp4(&self) -> Option<&Mxfp4Checkpoint> {
         match self {
             Self::Mxfp4(mxfp4) => Some(mxfp4),
-            Self::Floats | Self::Fp8(_) | Self::Integers(_) => None,
+            Self::Floats | Self::Fp8(_) | Self::Integers(_) | Self::Gguf(_) => None,
+        }
+    }
+
+    /// Returns the types of blocks, if the checkpoint is a GGUF file.
+    pub fn gguf(&self) -> Option<&GgufCheckpoint> {
+        match self {
+            Self::Gguf(gguf) => Some(gguf),
+            Self::Floats | Self::Fp8(_) | Self::Integers(_) | Self::Mxfp4(_) => None,
         }
     }
 }

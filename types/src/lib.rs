@@ -32,8 +32,8 @@ mod traces;
 mod weight;
 
 pub use checkpoint::{
-    CheckpointFormat, Fp8Checkpoint, IntegerCheckpoint, IntegerForm, IntegerLayout, ModuleForm,
-    Mxfp4Checkpoint,
+    BlockType, CheckpointFormat, Fp8Checkpoint, GgufCheckpoint, IntegerCheckpoint, IntegerForm,
+    IntegerLayout, ModuleForm, Mxfp4Checkpoint,
 };
 pub use connections::ConnectionLimits;
 pub use constraint_work::ConstraintWork;

@@ -219,11 +219,19 @@ impl ModelConfig {
             CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => ModuleForm::Floats,
             CheckpointFormat::Fp8(_) => ModuleForm::Fp8,
             CheckpointFormat::Integers(integers) => integers.form(""),
+            CheckpointFormat::Gguf(gguf) if gguf.blocks.is_empty() => ModuleForm::Floats,
+            // Types differ between matrices.
+            CheckpointFormat::Gguf(_) => {
+                return match floats {
+                    WeightFormat::Float => WeightFormat::Groups(GroupFormat::ANY),
+                    floats => floats,
+                };
+            }
         };
         match role {
-            MatrixRole::Projection if floats == WeightFormat::Float => {
-                self.stored_format(form, 0).unwrap_or(WeightFormat::Float32)
-            }
+            MatrixRole::Projection if floats == WeightFormat::Float => self
+                .stored_format(form, 0)
+                .unwrap_or(WeightFormat::Dequantized),
             _ => floats,
         }
     }
@@ -237,6 +245,10 @@ impl ModelConfig {
             ModuleForm::Fp8 => {
                 let group = self.checkpoint.fp8()?.group(first)?;
                 Some(WeightFormat::Fp8 { group })
+            }
+            ModuleForm::Blocks(own) => {
+                let layout = own.group_format().of_part(first)?;
+                Some(WeightFormat::Groups(layout))
             }
             ModuleForm::Integers(form) => {
                 let layout = form.layout()?;

@@ -6,6 +6,7 @@ mod awq;
 mod beside;
 mod compressed_tensors;
 mod fp8;
+mod gguf;
 mod gptq;
 mod integers;
 mod modelopt;
@@ -115,7 +116,7 @@ fn refuse_unknown(config: &Raw, known: &[&str]) -> Result<(), ModelConfigError> 
 /// A note for the operator about a checkpoint that is not of plain floats.
 pub(crate) fn note(format: &CheckpointFormat) -> Option<String> {
     match format {
-        CheckpointFormat::Floats => None,
+        CheckpointFormat::Floats | CheckpointFormat::Gguf(_) => None,
         CheckpointFormat::Fp8(_) => Some(
             "the weights are 8-bit floats (FP8): they are multiplied as they are, and inputs are \
              not rounded to 8 bits, whatever `quantization_config` allows"

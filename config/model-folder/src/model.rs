@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use lockstep_files::{shown, weights::tensor_names};
+use lockstep_files::{is_gguf, shown, weights::tensor_names};
 use lockstep_types::{
-    CheckpointFormat, LayerSpec, LoadFormat, Mixer, ModelConfig, ModelConfigError, Quantization,
+    CheckpointFormat, LayerSpec, LoadFormat, Mixer, ModelConfig, ModelConfigError, NormKind,
+    Quantization,
 };
 
 use crate::families::{self, Family, TextModel};
@@ -210,7 +211,7 @@ fn build(dir: &Path, config: &Raw, family: &Family) -> Result<ModelConfig, Model
         vocab_size,
         per_layer: (family.traits.per_layer)(config)?,
         max_position_embeddings: config.required("max_position_embeddings")?,
-        norm: family.traits.norm,
+        norm: norm(dir, family),
         rms_norm_eps: families::norm_eps(config, family.traits.norm_eps)?,
         multipliers: (family.traits.multipliers)(config)?,
         // Families whose class ties the head say so among their class's values.
@@ -222,6 +223,14 @@ fn build(dir: &Path, config: &Raw, family: &Family) -> Result<ModelConfig, Model
     believable(config, &model)?;
     checkpoint::check(config, &model)?;
     Ok(model)
+}
+
+/// Kind of a model's norms. In GGUF files one is added to weights already.
+fn norm(dir: &Path, family: &Family) -> NormKind {
+    match family.traits.norm {
+        NormKind::RmsUnitOffset if is_gguf(dir) => NormKind::Rms,
+        kind => kind,
+    }
 }
 
 /// End tokens, sorted and within the vocabulary, and the begin token.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep_files::{LARGEST_CONFIG, shown};
+use lockstep_files::{LARGEST_CONFIG, path_of, shown};
 use serde_json::{Map, Value};
 
 use lockstep_types::ModelConfigError;
@@ -22,7 +22,7 @@ pub(crate) struct Raw {
 impl Raw {
     /// Reads the file `name` of a folder.
     pub(crate) fn read(folder: &Path, name: &str) -> Result<Self, ModelConfigError> {
-        let path = folder.join(name);
+        let path = path_of(folder, name);
         match lockstep_files::read(folder, name, LARGEST_CONFIG) {
             Ok(bytes) => Self::parse(path, &bytes),
             Err(error) => {
@@ -37,8 +37,8 @@ impl Raw {
         folder: &Path,
         name: &str,
     ) -> Result<Option<Self>, ModelConfigError> {
-        match lockstep_files::open(folder, name) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        match lockstep_files::contains(folder, name) {
+            Ok(false) => Ok(None),
             _ => Self::read(folder, name).map(Some),
         }
     }

@@ -85,7 +85,8 @@ impl ValueEnum for LoadFormatArg {
 /// Which model, and how it is computed.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ModelArgs {
-    /// A model: its folder, or its name on the Hugging Face Hub, such as Qwen/Qwen2.5-0.5B-Instruct.
+    /// A model: its folder, a GGUF file, or its name on the Hugging Face Hub, such as
+    /// Qwen/Qwen2.5-0.5B-Instruct.
     #[arg(long, alias = "model", env = "LOCKSTEP_MODEL_PATH", value_name = "MODEL",
           long_help = model_path_help(), help_heading = HEADING)]
     pub model_path: Option<PathBuf>,
@@ -129,7 +130,7 @@ pub struct ModelArgs {
 
 fn model_path_help() -> String {
     format!(
-        "A model: its folder, or its name on the Hugging Face Hub, such as \
+        "A model: its folder, a GGUF file, or its name on the Hugging Face Hub, such as \
          Qwen/Qwen2.5-0.5B-Instruct.\n\n\
          A folder has config.json, safetensors and tokenizer.json; if there is one of that name, \
          it is meant. Of a name, what the cache lacks is loaded first, into the cache of all the \

@@ -96,8 +96,13 @@ fn distinct(ports: &[(&'static str, Option<u16>)]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The folder's own name, also for `.` and for links.
+/// The folder's own name, also for `.` and for links; or that of a GGUF file, without its ending.
 fn folder_name(model: &ModelConfig) -> String {
+    if model.checkpoint.gguf().is_some()
+        && let Some(stem) = model.path.file_stem()
+    {
+        return stem.to_string_lossy().into_owned();
+    }
     let path = std::fs::canonicalize(&model.path).unwrap_or_else(|_| model.path.clone());
     path.file_name().map_or_else(
         || "model".into(),

@@ -116,6 +116,7 @@ fn open(folder: &Path, name: &str, read: &mut HeadersRead) -> Result<WeightFile,
     let tensors = header::places(&json, begin..size).map_err(|reason| damaged(name, reason))?;
     Ok(WeightFile {
         name: name.to_owned(),
+        path: folder.join(name),
         file,
         tensors,
     })

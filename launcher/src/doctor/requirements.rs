@@ -39,8 +39,11 @@ impl Requirements {
     /// are not loaded for this.
     pub(super) fn of(args: &ServeArgs, algorithms: &Algorithms) -> Self {
         let model = args.model.model_path.as_deref();
-        if let Some(name) = model.filter(|path| !path.is_dir()) {
-            let refused = format!("{} is no folder here, and was not loaded", name.display());
+        if let Some(name) = model.filter(|path| !lockstep_hub::is_here(path)) {
+            let refused = format!(
+                "{} is no folder and no GGUF file here, and was not loaded",
+                name.display()
+            );
             return Self::unknown(args, refused);
         }
         match Settings::of_server(args, algorithms) {

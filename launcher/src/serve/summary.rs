@@ -365,6 +365,12 @@ pub(crate) fn weights(engine: &EngineConfig) -> String {
             DeviceKind::Cpu => format!("FP8 with {inputs} inputs"),
             DeviceKind::Cuda => format!("FP8, widened to {inputs}"),
         },
+        (Quantization::None, CheckpointFormat::Gguf(_)) => {
+            match engine.model.checkpoint.describe() {
+                Some(types) => format!("{types} with {inputs} inputs"),
+                None => inputs.to_owned(),
+            }
+        }
         (Quantization::None, CheckpointFormat::Mxfp4(_)) => {
             format!("MXFP4 experts with {inputs} inputs")
         }

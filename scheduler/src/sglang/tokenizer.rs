@@ -33,8 +33,13 @@ const FILES: [&str; 10] = [
 /// # Errors
 /// INTERNAL if a file can't be read, NOT_FOUND if there is no tokenizer.
 pub fn chunks(folder: &Path) -> Result<Vec<GetTokenizerChunk>, Status> {
-    if let Err(error) = lockstep_files::open(folder, "tokenizer.json") {
-        let message = format!("the model folder has no tokenizer.json: {error}");
+    let why = match lockstep_files::contains(folder, "tokenizer.json") {
+        Ok(true) => None,
+        Ok(false) => Some(String::new()),
+        Err(error) => Some(format!(": {error}")),
+    };
+    if let Some(why) = why {
+        let message = format!("the model folder has no tokenizer.json{why}");
         return Err(Status::not_found(message));
     }
     let archive = pack(folder)

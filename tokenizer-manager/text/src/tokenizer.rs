@@ -88,7 +88,7 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError`] naming the file.
     pub fn load(dir: &Path) -> Result<Self, TokenizerError> {
-        let path = dir.join("tokenizer.json");
+        let path = lockstep_files::path_of(dir, "tokenizer.json");
         let bytes = lockstep_files::read(dir, "tokenizer.json", LARGEST_TOKENIZER);
         let bytes = bytes.map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => TokenizerError::Missing { path: path.clone() },

@@ -68,8 +68,8 @@ pub use states::{NoStates, RowState, Span, StateKeep, states_misfit};
 pub use tree_size::{MOST_CANDIDATES, TreeSize};
 pub use weights::{
     CheckpointDtype, Direction, E2m1, E4m3, E8m0, GroupScales, GroupStep, HostBlock, HostFloats,
-    HostForm, HostFp8, HostGroups, HostIntegers, HostJoined, HostMatrix, HostMxfp4, HostTurned,
-    HostTurnedFp8, InputGroups, Mxfp4Group, Outputs, PackedIntegers, Packing, RandomBlock,
-    RandomMatrix, RandomNumbers, ScaleGrid, ScalePart, WordOrder,
+    HostForm, HostFp8, HostGguf, HostGroups, HostIntegers, HostJoined, HostMatrix, HostMxfp4,
+    HostTurned, HostTurnedFp8, InputGroups, Mxfp4Group, Outputs, PackedIntegers, Packing,
+    RandomBlock, RandomMatrix, RandomNumbers, ScaleGrid, ScalePart, WordOrder,
 };
 pub use world::{WorldRows, WorldSize};

@@ -7,6 +7,7 @@ mod e8m0;
 mod floats;
 mod form;
 mod fp8;
+mod gguf;
 mod groups;
 mod integers;
 mod joined;
@@ -21,6 +22,7 @@ pub use e8m0::E8m0;
 pub use floats::{CheckpointDtype, HostFloats};
 pub use form::{HostBlock, HostForm};
 pub use fp8::{HostFp8, ScaleGrid, ScalePart};
+pub use gguf::HostGguf;
 pub use groups::{GroupStep, HostGroups};
 pub use integers::{
     Direction, GroupScales, HostIntegers, InputGroups, PackedIntegers, Packing, WordOrder,
@@ -47,6 +49,8 @@ pub enum HostMatrix<'a> {
     Integers(HostIntegers<'a>),
     /// 4-bit floats with exponents.
     Mxfp4(HostMxfp4<'a>),
+    /// Blocks of a GGUF file.
+    Gguf(HostGguf<'a>),
     /// Matrices of different forms, one below the other.
     Joined(HostJoined<'a>),
     /// Random numbers, which are made while the matrix is loaded.
@@ -63,6 +67,7 @@ impl<'a> HostMatrix<'a> {
             Self::TurnedFp8(turned) => turned,
             Self::Integers(integers) => integers,
             Self::Mxfp4(mxfp4) => mxfp4,
+            Self::Gguf(gguf) => gguf,
             Self::Joined(joined) => joined,
             Self::Random(random) => random,
         }
@@ -74,6 +79,7 @@ impl<'a> HostMatrix<'a> {
         match self {
             Self::Integers(integers) => integers.layout().map(|_| integers as &dyn HostGroups<'a>),
             Self::Joined(joined) => joined.layout().map(|_| joined as &dyn HostGroups<'a>),
+            Self::Gguf(gguf) => Some(gguf),
             Self::Floats(_)
             | Self::Turned(_)
             | Self::Fp8(_)
@@ -90,6 +96,7 @@ impl<'a> HostMatrix<'a> {
             (Self::Floats(all), Self::Floats(other)) if all.is_like(&other) => all.append(other),
             (Self::Fp8(all), Self::Fp8(other)) => all.append(other),
             (Self::Mxfp4(all), Self::Mxfp4(other)) if all.is_like(&other) => all.append(other),
+            (Self::Gguf(all), Self::Gguf(other)) if all.is_like(&other) => all.append(other),
             (Self::Random(all), Self::Random(other)) => all.append(other),
             (Self::Joined(all), other) => all.parts.push(other),
             (all, other) => {
@@ -107,6 +114,7 @@ impl<'a> HostMatrix<'a> {
             Self::Fp8(fp8) => fp8.wrong_tensor(),
             Self::TurnedFp8(turned) => turned.stored.wrong_tensor(),
             Self::Integers(integers) => integers.wrong_tensor(),
+            Self::Gguf(gguf) => gguf.wrong_tensor(),
             Self::Joined(joined) => joined.parts.iter().find_map(Self::wrong_tensor),
             Self::Floats(_) | Self::Turned(_) | Self::Mxfp4(_) | Self::Random(_) => None,
         }

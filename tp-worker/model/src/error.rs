@@ -32,6 +32,14 @@ pub enum ModelError {
         /// The reason, in words.
         reason: String,
     },
+    /// A file has something that is not served.
+    #[error("{file}: {reason}")]
+    Unserved {
+        /// The file.
+        file: PathBuf,
+        /// The reason and the remedy, in words.
+        reason: String,
+    },
     /// Two files of one model hold the same tensor.
     #[error("tensor {tensor} is in both {first} and {second}")]
     Duplicate {

@@ -24,6 +24,8 @@ mod dummy;
 mod experts_by_number;
 #[path = "golden/faults.rs"]
 mod faults;
+#[path = "golden/gguf.rs"]
+mod gguf;
 #[path = "support/groups.rs"]
 mod groups;
 #[path = "golden/integers.rs"]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Fp8Checkpoint;
+use super::{BlockType, Fp8Checkpoint};
 use crate::{Codes, FactorType, GroupFormat, Minimum};
 
 /// Integers with scales in a checkpoint: those of GPTQ (Frantar et al., arXiv:2210.17323), AWQ
@@ -53,6 +53,8 @@ pub enum IntegerLayout {
 pub enum ModuleForm {
     /// Integers with scales.
     Integers(IntegerForm),
+    /// Blocks of a GGUF file.
+    Blocks(BlockType),
     /// 8-bit floats with scales.
     Fp8,
     /// Floats of 16 or 32 bits.

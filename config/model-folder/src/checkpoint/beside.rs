@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use lockstep_types::{CheckpointFormat, ModelConfigError};
+use lockstep_files::is_gguf;
+use lockstep_types::{CheckpointFormat, GgufCheckpoint, ModelConfigError};
 
 use super::{KEY, modelopt, read, read_method, says};
 use crate::raw::Raw;
@@ -20,6 +21,9 @@ const INTEGERS: [(&str, &str); 2] = [
 /// The errors of [`read`]; [`ModelConfigError::Unsupported`] if another file names a form that is
 /// not served, or not the form that `config.json` names.
 pub(crate) fn of_folder(folder: &Path, config: &Raw) -> Result<CheckpointFormat, ModelConfigError> {
+    if is_gguf(folder) {
+        return Ok(CheckpointFormat::Gguf(GgufCheckpoint::default()));
+    }
     let own = read(config)?;
     for (name, method) in INTEGERS {
         if let Some(file) = Raw::read_optional(folder, name)? {

@@ -6,6 +6,8 @@ mod integers;
 use lockstep_files::weights::{Dtype, WeightFile, weight_files};
 use lockstep_types::{CheckpointFormat, ModelConfig};
 
+use super::gguf;
+
 /// Endings of scales that are stored beside 8-bit floats and are no part of the weights: their
 /// use, and how that is done instead.
 const UNUSED: [(&str, &[&str], &str); 2] = [
@@ -40,6 +42,10 @@ pub(crate) fn read_stored(model: &mut ModelConfig) -> Vec<String> {
             let files = files();
             let notes = integers::read(model, &files);
             return notes.into_iter().chain(unused(&files)).collect();
+        }
+        CheckpointFormat::Gguf(gguf) => {
+            gguf::read(gguf, &model.path);
+            return Vec::new();
         }
         CheckpointFormat::Fp8(fp8) => (files(), &mut fp8.floats, 2, Dtype::F8_E4M3),
         CheckpointFormat::Mxfp4(mxfp4) => (files(), &mut mxfp4.floats, 3, Dtype::U8),

@@ -48,8 +48,8 @@ const PAGES: &str = "use --max-total-tokens, the tokens in the cache";
 const IMAGES: &str = "images and sound are not served; use a model that reads text";
 const NO_EMBEDDINGS: &str = "embeddings are not served; use a model that generates text";
 const CACHE_TYPE: &str = "use --kv-cache-dtype, for keys and values alike";
-const GGUF: &str = "use --model-path with a folder of safetensors, or its name on the hub; GGUF \
-                    is not read";
+const GGUF: &str = "use --model-path with a GGUF file that is on this machine, or with a folder \
+                    of safetensors or its name on the hub";
 const THREADS: &str = "use --threads-per-rank, for prompts and decoding alike";
 const STREAM: &str = "leave it out; each step's tokens are sent at once";
 const LARGEST_BATCH: &str = "use --max-prefill-tokens, the new prompt tokens per step, and \
@@ -74,7 +74,7 @@ macro_rules! groups {
 
 pub(super) const TABLE: &[RefusedGroup] = groups! {
     "Model and weights" {
-        L "-m" "-hf" "-hfr" "--hf-repo" => "use --model-path, a folder of safetensors or a name on the hub";
+        L "-m" "-hf" "-hfr" "--hf-repo" => "use --model-path: a folder of safetensors, a GGUF file, or a name on the hub";
         L "-mu" "--model-url" "-hff" "--hf-file" => GGUF;
         VS "--tokenizer" "--tokenizer-path" "--tokenizer-revision" => TOKENIZER;
         VS "--tokenizer-mode" passes "auto" => TOKENIZER;

@@ -6,7 +6,6 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use safetensors::Dtype;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -65,7 +64,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for NamedVisitor<T> {
 /// A tensor as headers describe it.
 #[derive(Deserialize)]
 struct Info {
-    dtype: Dtype,
+    dtype: safetensors::Dtype,
     shape: Shape,
     /// First byte and end, counted from the end of the header.
     data_offsets: (u64, u64),
@@ -119,24 +118,27 @@ pub(super) fn places(
             return Err(format!("tensor {name} ends beyond any file"));
         };
         let place = TensorPlace {
-            dtype: info.dtype,
+            dtype: info.dtype.into(),
             shape: info.shape.0,
             bytes,
+            interleaved: None,
         };
-        Ok((name, place))
+        Ok((name, (info.dtype.bitsize() as u64, place)))
     };
     let places = header.0.into_iter().map(place);
     let places = places.collect::<Result<BTreeMap<_, _>, _>>()?;
     check(&places, data)?;
-    Ok(places)
+    let places = places.into_iter().map(|(name, (_, place))| (name, place));
+    Ok(places.collect())
 }
 
-/// Checks that tensors fill `data` without gaps, and have the bytes of their shapes.
-fn check(places: &BTreeMap<String, TensorPlace>, data: Range<u64>) -> Result<(), String> {
+/// Checks that tensors, with the bits of their elements, fill `data` without gaps, and have the
+/// bytes of their shapes.
+fn check(places: &BTreeMap<String, (u64, TensorPlace)>, data: Range<u64>) -> Result<(), String> {
     let mut sorted: Vec<_> = places.iter().collect();
-    sorted.sort_unstable_by_key(|(_, place)| (place.bytes.start, place.bytes.end));
+    sorted.sort_unstable_by_key(|(_, (_, place))| (place.bytes.start, place.bytes.end));
     let mut next = data.start;
-    for (name, place) in sorted {
+    for (name, (bits, place)) in sorted {
         let TensorPlace {
             bytes: Range { start, end },
             ..
@@ -147,7 +149,7 @@ fn check(places: &BTreeMap<String, TensorPlace>, data: Range<u64>) -> Result<(),
                  {next}"
             ));
         }
-        if size(place) != Some(end - start) {
+        if size(*bits, place) != Some(end - start) {
             return Err(format!(
                 "tensor {name} has {} bytes, which are not those of its shape {:?} in {:?}",
                 end - start,
@@ -164,10 +166,10 @@ fn check(places: &BTreeMap<String, TensorPlace>, data: Range<u64>) -> Result<(),
 }
 
 /// Bytes of a tensor of this shape; `None` if they are no whole number, or too many to count.
-fn size(place: &TensorPlace) -> Option<u64> {
+fn size(bits: u64, place: &TensorPlace) -> Option<u64> {
     let multiply = |all: u64, next: &usize| all.checked_mul(u64::try_from(*next).ok()?);
     let elements = place.shape.iter().try_fold(1, multiply)?;
-    let bits = elements.checked_mul(place.dtype.bitsize() as u64)?;
+    let bits = elements.checked_mul(bits)?;
     bits.is_multiple_of(8).then_some(bits / 8)
 }
 

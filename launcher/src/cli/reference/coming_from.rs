@@ -25,10 +25,10 @@ The tables are written from the definition of the command line: after a change, 
 | `python -m sglang.launch_server --model-path DIR --tp 2 --mem-fraction-static 0.85` | \
 `lockstep serve DIR --tp 2 --mem-fraction-static 0.85 --port 30000` |
 | `llama-server -m model.gguf -c 8192 -np 8 -t 8` | \
-`lockstep serve DIR --quantization int4 --context-length 8192 --max-running-requests 8 --threads-per-rank 8 --port 8080` |
+`lockstep serve model.gguf --context-length 8192 --max-running-requests 8 --threads-per-rank 8 --port 8080` |
 
 Three things differ from the start: where no GPU can be used the processor serves, unless `--device cuda` is given, the port is 8000 as vLLM's, \
-and weights are safetensors: in bf16 or f32, which `--quantization` rounds while it loads them, or in FP8 or the integers of GPTQ, AWQ, AutoRound and compressed-tensors, which stay what they are; GGUF is not read.
+and weights are safetensors: in bf16 or f32, which `--quantization` rounds while it loads them, or in FP8 or the integers of GPTQ, AWQ, AutoRound and compressed-tensors, which stay what they are, as GGUF files do.
 Unlike with llama.cpp, `--context-length` is what each request may have.
 Fields of requests have the names of their APIs: [http.md](http.md#structured-output) has a table of those \
 that hold an answer to a schema, an expression, a grammar or a structural tag, by the server that they come from, and says which \

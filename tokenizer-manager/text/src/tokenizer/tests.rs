@@ -1,3 +1,5 @@
+mod gguf;
+
 use std::path::Path;
 
 use proptest::prelude::*;

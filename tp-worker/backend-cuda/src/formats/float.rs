@@ -71,6 +71,7 @@ impl FloatLoader {
             | HostMatrix::TurnedFp8(_)
             | HostMatrix::Mxfp4(_)
             | HostMatrix::Integers(_)
+            | HostMatrix::Gguf(_)
             | HostMatrix::Joined(_) => {
                 if let Some(row) = matrix.missing_row() {
                     return Err(missing(row));

@@ -175,7 +175,9 @@ impl MatrixPart {
             match (form, tensor.turned) {
                 // Devices have no kernels for 8-bit floats that lie turned around.
                 (ModuleForm::Fp8, Some(_)) => WeightFormat::Float,
-                (ModuleForm::Integers(_), Some(_)) => WeightFormat::Dequantized,
+                (ModuleForm::Integers(_) | ModuleForm::Blocks(_), Some(_)) => {
+                    WeightFormat::Dequantized
+                }
                 _ => {
                     let format = model.stored_format(form, self.columns.start);
                     format.unwrap_or(WeightFormat::Dequantized)

@@ -101,9 +101,11 @@ fn misfit(matrix: &HostMatrix<'_>, format: WeightFormat) -> Option<(&'static str
         WeightFormat::Fp8 { .. } => "F8_E4M3",
         WeightFormat::Mxfp4 => "MXFP4",
         WeightFormat::Groups(_) => "integers in groups",
-        WeightFormat::Float | WeightFormat::Float32 | WeightFormat::Int8 | WeightFormat::Int4 => {
-            return None;
-        }
+        WeightFormat::Float
+        | WeightFormat::Float32
+        | WeightFormat::Dequantized
+        | WeightFormat::Int8
+        | WeightFormat::Int4 => return None,
     };
     if let Some(found) = floats(matrix) {
         return Some((expected, format!("{found:?}")));
@@ -127,6 +129,7 @@ fn floats(matrix: &HostMatrix<'_>) -> Option<CheckpointDtype> {
         | HostMatrix::TurnedFp8(_)
         | HostMatrix::Integers(_)
         | HostMatrix::Mxfp4(_)
+        | HostMatrix::Gguf(_)
         | HostMatrix::Random(_) => None,
     }
 }

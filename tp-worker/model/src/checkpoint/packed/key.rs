@@ -21,7 +21,9 @@ pub(crate) fn forms<B: Backend>(backend: &B, model: &ModelConfig) -> Option<Stri
     // The inputs that share a scale stand in `config.json`, which is no part of the content.
     // What no format with scales holds is packed exactly, which older versions did not do.
     let scales = match &model.checkpoint {
-        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => String::new(),
+        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) | CheckpointFormat::Gguf(_) => {
+            String::new()
+        }
         CheckpointFormat::Fp8(fp8) => format!(", exact, scales of {:?}", fp8.block),
         CheckpointFormat::Integers(IntegerCheckpoint {
             layout,

@@ -1,6 +1,7 @@
-//! Safetensors: the files of a model folder in Hugging Face's names.
+//! Tensors of a model folder in Hugging Face's names: safetensors, or a GGUF file.
 
 mod fp8;
+mod gguf;
 mod integers;
 mod mapping;
 mod mxfp4;
@@ -16,20 +17,22 @@ use std::{
 };
 
 use lockstep_backend::{CheckpointDtype, HostBlock, HostFloats, HostMatrix};
+use lockstep_files::is_gguf;
 use lockstep_files::weights::{Dtype, TensorPlace, WeightFile, WeightsError, weight_files};
 
 use lockstep_types::{CheckpointFormat, Fp8Checkpoint, IntegerCheckpoint};
 
 use super::Source;
 use crate::{ModelError, blocks::parts::TensorRows};
+use gguf::RowRun;
 use mapping::MappedFile;
 use tensor::little_endian;
 
 pub use mapping::FileAccess;
 pub use tensor::HostTensor;
 
-/// All tensors of a model folder: one `model.safetensors`, or the files named by
-/// `model.safetensors.index.json`. Opening reads only the files' headers.
+/// All tensors of a model folder: one `model.safetensors`, the files named by
+/// `model.safetensors.index.json`, or a GGUF file in place of the folder. Opening reads only the files' headers.
 #[derive(Debug)]
 pub struct Safetensors {
     folder: PathBuf,
@@ -54,6 +57,8 @@ struct Entry {
     dtype: Dtype,
     shape: Vec<usize>,
     bytes: Range<usize>,
+    /// Rows of a head whose halves lie in turn: see [`TensorPlace::interleaved`].
+    interleaved: Option<usize>,
 }
 
 impl Safetensors {
@@ -88,7 +93,8 @@ impl Safetensors {
     #[must_use]
     pub fn in_format(mut self, format: &CheckpointFormat) -> Self {
         match format {
-            CheckpointFormat::Floats => {}
+            // Each tensor of a GGUF file says what it is.
+            CheckpointFormat::Floats | CheckpointFormat::Gguf(_) => {}
             CheckpointFormat::Fp8(fp8) => self.set_fp8(fp8),
             CheckpointFormat::Mxfp4(_) => self.mxfp4 = true,
             CheckpointFormat::Integers(integers) => {
@@ -169,16 +175,18 @@ impl Safetensors {
     /// Maps one file and adds its tensors.
     fn add(&mut self, file: WeightFile, access: FileAccess) -> Result<(), ModelError> {
         let WeightFile {
-            name,
+            path,
             file,
             tensors,
+            ..
         } = file;
-        let mapped = MappedFile::new(self.folder.join(name), file, access)?;
+        let mapped = MappedFile::new(path, file, access)?;
         for (name, place) in tensors {
             let TensorPlace {
                 dtype,
                 shape,
                 bytes,
+                interleaved,
             } = place;
             let [start, end] = [bytes.start, bytes.end].map(|at| usize::try_from(at).ok());
             let bytes = start.zip(end).map(|(start, end)| start..end);
@@ -200,6 +208,7 @@ impl Safetensors {
                 dtype,
                 shape,
                 bytes,
+                interleaved,
             };
             self.tensors.insert(name, entry);
         }
@@ -235,6 +244,9 @@ impl Source for Safetensors {
         columns: &Range<usize>,
     ) -> Result<HostMatrix<'_>, ModelError> {
         let dtype = self.tensors.get(&tensor.name).map(|entry| entry.dtype);
+        if let Some(Dtype::Blocks(kind)) = dtype {
+            return self.gguf(tensor, kind, width, columns);
+        }
         if self.has_integers(&tensor.name) {
             return self.integer_matrix(tensor, width, columns);
         }
@@ -251,15 +263,16 @@ impl Source for Safetensors {
             return self.turned(tensor, outputs, width, columns);
         }
         let whole = self.tensor(&tensor.name, &[tensor.rows, width])?;
-        let block = |rows: &Range<usize>| HostBlock {
-            rows: rows.len().div_ceil(tensor.step),
-            stride: whole.cols * whole.dtype.bytes() * tensor.step,
-            ..whole.block(rows.clone(), columns.start)
+        let row_bytes = whole.cols * whole.dtype.bytes();
+        let block = |run: RowRun| HostBlock {
+            rows: run.count,
+            stride: row_bytes * run.step,
+            ..whole.block(run.first..run.first + 1, columns.start)
         };
         Ok(HostMatrix::Floats(HostFloats {
             cols: columns.len(),
             dtype: whole.dtype,
-            blocks: tensor.taken.iter().map(block).collect(),
+            blocks: self.runs(tensor).into_iter().map(block).collect(),
         }))
     }
 
@@ -270,7 +283,8 @@ impl Source for Safetensors {
             bytes: &bytes,
             ..vector
         };
-        Ok(vector.to_f32(0..shape.iter().product()))
+        let values = vector.to_f32(0..shape.iter().product());
+        Ok(self.in_order(name, values))
     }
 
     fn integers(&self, name: &str, len: usize) -> Result<Vec<i64>, ModelError> {
@@ -335,13 +349,21 @@ impl Drop for Safetensors {
 
 /// The error for safetensors of `folder` that can't be used.
 fn failed(folder: &Path, error: WeightsError) -> ModelError {
+    let file = |name: &str| match is_gguf(folder) {
+        true => folder.with_file_name(name),
+        false => folder.join(name),
+    };
     match error {
         WeightsError::Read { name, source } => ModelError::Read {
-            file: folder.join(name),
+            file: file(&name),
             source,
         },
         WeightsError::Damaged { name, reason } => ModelError::Damaged {
-            file: folder.join(name),
+            file: file(&name),
+            reason,
+        },
+        WeightsError::Unserved { name, reason } => ModelError::Unserved {
+            file: file(&name),
             reason,
         },
     }

@@ -1,6 +1,6 @@
 use std::{collections::HashMap, fs};
 
-use ::safetensors::{serialize, tensor::TensorView};
+use ::safetensors::{Dtype, serialize, tensor::TensorView};
 use tempfile::TempDir;
 
 use lockstep_backend::HostBlock;

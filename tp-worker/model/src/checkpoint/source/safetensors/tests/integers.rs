@@ -198,9 +198,9 @@ fn formats_on_devices_have_the_values_of_all_rows() {
         ),
         (&[&q0], 32..64, groups(4, 32, Minimum::Zero)),
         (&[&q0], 48..96, groups(8, 16, Minimum::Zero)),
-        (&[&q0], 40..96, WeightFormat::Float32),
+        (&[&q0], 40..96, WeightFormat::Dequantized),
         // One is no integers.
-        (&[&q1, &k1, &v1], 0..96, WeightFormat::Float32),
+        (&[&q1, &k1, &v1], 0..96, WeightFormat::Dequantized),
         (&[&v1], 0..96, WeightFormat::Float),
         (
             &["0.self_attn.o_proj"],
