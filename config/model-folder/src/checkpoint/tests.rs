@@ -25,7 +25,10 @@ fn block(quantization: &Value) -> Option<[usize; 2]> {
             assert!(!fp8.mixed, "{quantization}");
             fp8.block
         }
-        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) | CheckpointFormat::Integers(_) => {
+        CheckpointFormat::Floats
+        | CheckpointFormat::Mxfp4(_)
+        | CheckpointFormat::Integers(_)
+        | CheckpointFormat::Gguf(_) => {
             panic!("{quantization} is FP8")
         }
     }

@@ -158,9 +158,9 @@ impl Shard {
             CheckpointFormat::Floats | CheckpointFormat::Fp8(_) => {
                 split_range(width, MLP_UNIT, UNITS_PER_RANK, place)
             }
-            CheckpointFormat::Mxfp4(_) | CheckpointFormat::Integers(_) => {
-                split_range(width, Mxfp4Checkpoint::GROUP, 1, place)
-            }
+            CheckpointFormat::Mxfp4(_)
+            | CheckpointFormat::Integers(_)
+            | CheckpointFormat::Gguf(_) => split_range(width, Mxfp4Checkpoint::GROUP, 1, place),
         }
     }
 

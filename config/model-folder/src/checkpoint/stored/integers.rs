@@ -38,7 +38,7 @@ pub(super) fn read(model: &mut ModelConfig, files: &[WeightFile]) -> Vec<String>
             (None, ModuleForm::Integers(_)) => {
                 outer.insert(module.to_owned(), form);
             }
-            (None, ModuleForm::Fp8 | ModuleForm::Floats) => {}
+            (None, ModuleForm::Blocks(_) | ModuleForm::Fp8 | ModuleForm::Floats) => {}
         }
     }
     let mut notes = Vec::new();
