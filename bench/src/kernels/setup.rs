@@ -2,8 +2,8 @@
 
 use clap::ValueEnum;
 use lockstep_backend::{
-    BackendError, Batch, CheckpointDtype, Holds, HostBlock, HostFloats, HostMatrix, InputLimits,
-    MatrixRole, WeightFormat,
+    BackendError, Batch, CheckpointDtype, Codes, FactorType, GroupFormat, Holds, HostBlock,
+    HostFloats, HostMatrix, InputLimits, MatrixRole, Minimum, WeightFormat,
 };
 use lockstep_collective::{Collective, Single};
 use lockstep_devices::{Arithmetic, Clock, Collectives, Device, DeviceError, DeviceOptions};
@@ -28,6 +28,19 @@ pub enum Weights {
     Fp8,
     /// 4-bit floats with exponents, as checkpoints hold experts; the output head is of bfloat16.
     Mxfp4,
+    /// 4-bit integers with scales as GGUF's Q4_0 has them; the output head too.
+    #[value(name = "q4_0")]
+    Q4_0,
+    /// 4-bit integers with scales and minimums as GGUF's Q4_K has them; the output head is like
+    /// Q6_K, as in files.
+    #[value(name = "q4_k")]
+    Q4K,
+    /// Integers of up to 6 bits with scales as GGUF's Q6_K has them, in 8 bits; the output head too.
+    #[value(name = "q6_k")]
+    Q6K,
+    /// 8-bit integers with scales as GGUF's Q8_0 has them; the output head too.
+    #[value(name = "q8_0")]
+    Q8_0,
 }
 
 /// What keys and values are kept in.
@@ -52,6 +65,10 @@ impl Weights {
             Self::Int4 => "int4",
             Self::Fp8 => "fp8",
             Self::Mxfp4 => "mxfp4",
+            Self::Q4_0 => "q4_0",
+            Self::Q4K => "q4_k",
+            Self::Q6K => "q6_k",
+            Self::Q8_0 => "q8_0",
         }
     }
 
@@ -60,15 +77,17 @@ impl Weights {
         match self {
             Self::Bf16 | Self::Mxfp4 => &[Arithmetic::Bf16Dot, Arithmetic::F32Fma],
             Self::F32 | Self::Fp8 => &[Arithmetic::F32Fma],
-            Self::Int8 | Self::Int4 => &[Arithmetic::Int8Dot],
+            Self::Int8 | Self::Int4 | Self::Q4_0 | Self::Q4K | Self::Q6K | Self::Q8_0 => {
+                &[Arithmetic::Int8Dot]
+            }
         }
     }
 
     /// Type that products compute in.
     fn dtype(self) -> Dtype {
         match self {
-            Self::Bf16 | Self::Int8 | Self::Int4 | Self::Fp8 | Self::Mxfp4 => Dtype::Bfloat16,
             Self::F32 => Dtype::Float32,
+            _ => Dtype::Bfloat16,
         }
     }
 
@@ -83,8 +102,37 @@ impl Weights {
             Self::Bf16 | Self::F32 | Self::Fp8 | Self::Mxfp4 => Quantization::None,
             Self::Int8 => Quantization::Int8,
             Self::Int4 => Quantization::Int4,
+            Self::Q4_0 | Self::Q4K | Self::Q6K | Self::Q8_0 => {
+                return WeightFormat::Groups(self.groups(role));
+            }
         };
         WeightFormat::of(quantization, role)
+    }
+
+    /// Returns the integers in groups of a matrix with the role `role`.
+    fn groups(self, role: MatrixRole) -> GroupFormat {
+        let plain = |bits, group| GroupFormat {
+            bits,
+            codes: Codes::Integers,
+            group,
+            factor_group: group,
+            minimum: Minimum::None,
+            factors: FactorType::F16,
+        };
+        let factor_group = GroupFormat::FACTOR_GROUP;
+        match self {
+            Self::Q4_0 => plain(4, 32),
+            Self::Q4K if role == MatrixRole::Projection => GroupFormat {
+                factor_group,
+                minimum: Minimum::Own,
+                ..plain(4, 32)
+            },
+            Self::Q8_0 => plain(8, 32),
+            _ => GroupFormat {
+                factor_group,
+                ..plain(8, 16)
+            },
+        }
     }
 }
 

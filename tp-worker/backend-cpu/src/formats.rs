@@ -3,6 +3,7 @@
 
 mod float;
 mod fp8;
+mod groups;
 mod int4;
 mod int8;
 mod matrix;
@@ -13,9 +14,11 @@ mod step;
 use lockstep_backend::{HostMatrix, WeightFormat};
 use lockstep_types::Dtype;
 
-use crate::gemm::{InputGroups, Tiles, Widening};
+use crate::gemm::{InputGroups, Layout, Tiles, Widening};
 use crate::isa::Isa;
 
+#[cfg(test)]
+pub(crate) use groups::{all as all_groups, layout as groups_layout};
 pub use matrix::CpuMatrix;
 pub(crate) use matrix::words;
 
@@ -28,8 +31,7 @@ pub(crate) fn of(dtype: Dtype, format: WeightFormat) -> &'static dyn Format {
         WeightFormat::Int4 => &int4::Int4,
         WeightFormat::Fp8 { group } => fp8::of(dtype, group),
         WeightFormat::Mxfp4 => mxfp4::of(dtype),
-        // 32-bit floats hold the values.
-        WeightFormat::Groups(_) => float::of(Dtype::Float32),
+        WeightFormat::Groups(format) => groups::of(format),
     }
 }
 
@@ -37,7 +39,7 @@ pub(crate) fn of(dtype: Dtype, format: WeightFormat) -> &'static dyn Format {
 /// ask once for each matrix; the loops over its elements are compiled for each format.
 pub(crate) trait Format: Sync {
     /// Name in the keys of packed files.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
 
     /// Name for people; `None` for values of the type that products compute in.
     fn title(&self) -> Option<&'static str>;
@@ -54,6 +56,11 @@ pub(crate) trait Format: Sync {
     /// Factors of a column in a step, where the product's tiles ask for their number.
     fn scales(&self) -> usize {
         1
+    }
+
+    /// Layout of a step, where the product's tiles ask for it.
+    fn layout(&self) -> &Layout {
+        &Layout::NONE
     }
 
     /// Packs panel `panel` of `matrix` into zeros.

@@ -18,6 +18,7 @@ mod avx512_bf16;
 mod cut;
 mod fp8;
 mod grouped;
+mod groups;
 mod mxfp4;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -44,12 +45,13 @@ use crate::pool::Pool;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::{FEW_ROWS, multiply_add};
 use cut::{Cut, block_height};
-pub(crate) use cut::{FLOAT_GROUPS, INTEGER_GROUPS, InputGroups};
+pub(crate) use cut::{FLOAT_GROUPS, INTEGER_GROUPS, InputGroups, WIDE_GROUPS};
 pub(crate) use fp8::{
     CODE_SCALE as FP8_CODE_SCALE, MOST_SCALES as FP8_MOST_SCALES, RUN as FP8_RUN,
     Widenings as Fp8Widenings, place as fp8_place, select as fp8, step_words as fp8_step_words,
 };
 pub(crate) use grouped::{Apart, Groups, Inputs, Scratch, grouped_matmul, grouped_words};
+pub(crate) use groups::{Layout, Places, describe as describe_groups, select as groups};
 pub(crate) use mxfp4::{
     GROUP as MXFP4_GROUP, STEP_WORDS as MXFP4_WORDS, places as mxfp4_places, select as mxfp4,
     widening as mxfp4_widening,

@@ -8,7 +8,7 @@ use crate::isa::Isa;
 use crate::multiversion::multiversion;
 use crate::quantize::{
     BLOCK_ROW_WORDS, BLOCK_SCALE_WORD, BLOCK_UNDO_WORD, GROUP, GROUP_WORDS, ROW_WORDS, SCALE_WORD,
-    UNDO_INT8, quantize,
+    UNDO_INT8, quantize, quantize_parts,
 };
 
 /// Values converted at once: whole groups of quantized values.
@@ -150,6 +150,7 @@ pub(crate) fn pack_row(
                 packed[chunk.len()..].fill(0);
             }
             Input::Integers => quantize(isa, chunk, packed),
+            Input::Parts(parts) => quantize_parts(isa, chunk, parts, packed),
             Input::IntegerBlocks => {
                 let mut groups = [0; CHUNK / GROUP * ROW_WORDS];
                 let groups = &mut groups[..Input::Integers.len(chunk.len())];
@@ -279,7 +280,7 @@ mod tests {
                     out[(i / 8 * 4 + i % 4) * stride] |= rounded(x) << (16 * (i % 8 / 4));
                 }
                 Input::Blocks => out[i / 32 * stride * 16 + i % 32 / 2] |= half,
-                Input::Integers | Input::IntegerBlocks => {}
+                Input::Integers | Input::IntegerBlocks | Input::Parts(_) => {}
             }
         }
         out

@@ -1,5 +1,9 @@
 //! Inputs rounded to 8-bit integers, group by group.
 
+mod parts;
+
+pub(crate) use parts::{Parts, quantize_parts};
+
 use crate::multiversion::multiversion;
 
 /// Inputs that share a scale, and inputs of one step of quantized weights.

@@ -17,7 +17,7 @@ use super::transpose::{LANES, transpose};
 use super::visible::Visible;
 
 use crate::activation::cap_scaled_row;
-use crate::gemm::{Ahead, Input, PANEL, Tile};
+use crate::gemm::{Ahead, Input, Layout, PANEL, Tile};
 
 /// Rows asked for at a time; a block of one tile asks at about eight points.
 const FETCH: usize = 16;
@@ -318,6 +318,7 @@ impl Call<'_> {
                 panel_stride: 0,
                 steps,
                 scales: 1,
+                layout: &Layout::NONE,
                 c: scores[panel * PANEL..].as_mut_ptr(),
                 ldc: BLOCK,
                 resume: false,
@@ -365,6 +366,7 @@ impl Call<'_> {
                 panel_stride: 0,
                 steps: self.element.steps(count),
                 scales: 1,
+                layout: &Layout::NONE,
                 c: acc[panel * PANEL..].as_mut_ptr(),
                 ldc: width,
                 resume: true,

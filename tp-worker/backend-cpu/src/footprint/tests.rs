@@ -1,9 +1,9 @@
 use lockstep_backend::{
-    AttendLatent, AttentionShape, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, DeltaOperands,
-    DeltaShape, DeviceMemory, ExpertSpace, Experts, ExpertsShape, GatedDelta, Holds, HostBlock,
-    HostFloats, HostMatrix, InputLimits, KvShape, LatentHeads, LatentShape, LatentSpace, Linear,
-    MatrixRole, MatrixShape, Memory as _, Ops as _, PassShape, Passes as _, Recurrence, RopeTable,
-    Row, StatesShape, WeightFormat,
+    AttendLatent, AttentionShape, Batch, ChainLimits, CheckpointDtype, ChoiceLimits, Codes,
+    DeltaOperands, DeltaShape, DeviceMemory, ExpertSpace, Experts, ExpertsShape, FactorType,
+    GatedDelta, GroupFormat, Holds, HostBlock, HostFloats, HostMatrix, InputLimits, KvShape,
+    LatentHeads, LatentShape, LatentSpace, Linear, MatrixRole, MatrixShape, Memory as _, Minimum,
+    Ops as _, PassShape, Passes as _, Recurrence, RopeTable, Row, StatesShape, WeightFormat,
 };
 use lockstep_collective::Single;
 use lockstep_types::{Dtype, ExpertGate, KvCacheDtype, Routing, StateLimits};
@@ -11,13 +11,24 @@ use lockstep_types::{Dtype, ExpertGate, KvCacheDtype, Routing, StateLimits};
 use super::CpuMemory;
 use crate::{CpuBackend, CpuOptions, Isa};
 
-const FORMS: [(Dtype, WeightFormat); 6] = [
+const Q4_K: GroupFormat = GroupFormat {
+    bits: 4,
+    codes: Codes::Integers,
+    group: 32,
+    factor_group: 256,
+    minimum: Minimum::Own,
+    factors: FactorType::F16,
+};
+
+const FORMS: [(Dtype, WeightFormat); 8] = [
     (Dtype::Bfloat16, WeightFormat::Float),
     (Dtype::Float32, WeightFormat::Float),
     (Dtype::Bfloat16, WeightFormat::Int8),
     (Dtype::Float32, WeightFormat::Int4),
     (Dtype::Bfloat16, WeightFormat::Fp8 { group: 32 }),
     (Dtype::Bfloat16, WeightFormat::Mxfp4),
+    (Dtype::Bfloat16, WeightFormat::Groups(Q4_K)),
+    (Dtype::Float32, WeightFormat::Groups(GroupFormat::ANY)),
 ];
 
 /// A backend on one thread, and its memory as computed beforehand.
@@ -86,12 +97,16 @@ fn weights_take_what_is_charged() {
         let (_, memory) = backend(Isa::Scalar, dtype);
         memory.matrix_bytes(shape(rows, cols, format))
     };
-    let [bf16, f32, int8, int4, _, mxfp4] = FORMS;
+    let [bf16, f32, int8, int4, _, mxfp4, q4_k, any] = FORMS;
     assert_eq!(bytes(bf16, 33, 5), 64 * 6 * 2);
     assert_eq!(bytes(f32, 33, 5), 64 * 5 * 4);
     assert_eq!(bytes(int8, 32, 128), 32 * (128 + 2));
     assert_eq!(bytes(int4, 32, 256), 32 * 2 * (64 + 4));
     assert_eq!(bytes(mxfp4, 32, 256), 32 * 2 * (64 + 4));
+    // Two factors for 128 inputs, and two multiples for 32.
+    assert_eq!(bytes(q4_k, 32, 256), 32 * 2 * (64 + 4 + 8));
+    // Two factors of 4 bytes for 16 inputs.
+    assert_eq!(bytes(any, 32, 256), 32 * 2 * (128 + 64));
 }
 
 #[test]

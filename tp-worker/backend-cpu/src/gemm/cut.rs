@@ -41,6 +41,13 @@ pub(crate) static INTEGER_GROUPS: InputGroups = InputGroups {
     large: false,
 };
 
+/// Groups of inputs of two bytes.
+pub(crate) static WIDE_GROUPS: InputGroups = InputGroups {
+    panels: 1,
+    rows: 264,
+    large: false,
+};
+
 /// Rows that pass over a slice of weights where tiles multiply weights. Their inputs fill
 /// half of the second-level cache of processors with tiles.
 pub(super) const TILE_ROWS_GROUP: usize = 256;

@@ -52,6 +52,7 @@ impl Ahead {
         Asking {
             runs: std::array::from_fn(|run| self.from.wrapping_add(run * self.stride)),
             at: 0,
+            turn: 0,
             advance: 2 * LINE / self.parts,
             near: self.near,
         }
@@ -62,6 +63,8 @@ impl Ahead {
 pub(crate) struct Asking {
     runs: [*const u32; STREAMS],
     at: usize,
+    /// Run that [`Asking::step`] asks for next.
+    turn: usize,
     advance: usize,
     /// See [`Ahead::near`].
     pub(crate) near: usize,
@@ -74,6 +77,17 @@ impl Asking {
         let line = self.runs[run].wrapping_add(self.at);
         prefetch::far(line);
         prefetch::far(line.wrapping_add(LINE));
+    }
+
+    /// Asks for the next lines of the runs in turn: as many words as a panel has columns, or fewer
+    /// where several tiles share the slice.
+    #[inline(always)]
+    pub(crate) fn step(&mut self) {
+        self.ask(self.turn);
+        self.turn = (self.turn + 1) % STREAMS;
+        if self.turn == 0 {
+            self.next();
+        }
     }
 
     /// Moves on to the next lines. Call it when every run was asked for once.

@@ -313,6 +313,7 @@ impl Product<'_> {
             panel_stride: self.w.steps() * format.step_words(),
             steps: steps.len() * widened,
             scales: format.scales(),
+            layout: format.layout(),
             c: target.0,
             ldc: target.1,
             resume: steps.start > 0,

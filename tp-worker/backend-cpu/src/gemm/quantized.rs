@@ -16,16 +16,16 @@ mod amx;
 #[cfg(any(test, target_arch = "x86_64"))]
 mod amx_emulated;
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(super) mod avx512;
 #[cfg(any(test, target_arch = "x86_64"))]
 mod blocks;
 mod int4;
 mod int8;
 #[cfg(target_arch = "aarch64")]
-mod neon;
-mod scalar;
+pub(super) mod neon;
+pub(super) mod scalar;
 #[cfg(test)]
 mod tests;
 mod widen;
@@ -52,7 +52,7 @@ const INT4_TILES_FROM: usize = 10;
 /// Distance, in words ahead of the current ones, at which weights are brought into the
 /// first-level cache. Where several panels stream they come from memory.
 #[inline(always)]
-fn near(panels: usize, asking: &Asking) -> usize {
+pub(super) fn near(panels: usize, asking: &Asking) -> usize {
     if panels == 1 { asking.near } else { 1_024 }
 }
 
@@ -62,7 +62,7 @@ fn near(panels: usize, asking: &Asking) -> usize {
 /// The methods use instructions of that set: call them only, inlined, from a
 /// function compiled for it, with pointers valid for what they read: 16
 /// elements, or one where a value goes to all lanes.
-trait Lanes {
+pub(super) trait Lanes {
     /// 16 words: i32, or four u8 each.
     type Words: Copy;
     /// Four signed bytes, the same in all lanes.
@@ -127,12 +127,78 @@ trait Format {
     unsafe fn scales<L: Lanes>(b: *const u32, half: usize) -> L::Floats;
 }
 
+/// Operands of a step: those of the first row and of the first panel.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub a: *const u32,
+    pub b: *const u32,
+    pub work: &'a Tile,
+    /// First half of a panel.
+    pub half: usize,
+}
+
+/// Weights of which a step is added to sums in f32.
+pub(super) trait Step<L: Lanes> {
+    /// Words of a step of a panel.
+    fn step_words(work: &Tile) -> usize;
+    /// Words of a step of a row.
+    fn row_words(work: &Tile) -> usize;
+    /// Adds a step of `M` rows times `H` halves of each of `P` panels.
+    ///
+    /// # Safety
+    /// The conditions of [`Lanes`]; the place is that of a step of `M` rows and `P` panels.
+    unsafe fn add<const M: usize, const P: usize, const H: usize>(
+        acc: &mut [[[L::Floats; H]; M]; P],
+        place: Place<'_>,
+        asking: &mut Asking,
+    );
+}
+
+/// Weights with one scale for each column of a step.
+impl<L: Lanes, F: Format> Step<L> for F {
+    #[inline(always)]
+    fn step_words(_: &Tile) -> usize {
+        F::STEP_WORDS
+    }
+
+    #[inline(always)]
+    fn row_words(_: &Tile) -> usize {
+        ROW_WORDS
+    }
+
+    #[inline(always)]
+    unsafe fn add<const M: usize, const P: usize, const H: usize>(
+        acc: &mut [[[L::Floats; H]; M]; P],
+        place: Place<'_>,
+        asking: &mut Asking,
+    ) {
+        let Place { a, b, work, half } = place;
+        let stride = work.panel_stride;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let sums = F::sums::<L, M, P, H>(a, b, stride, half, asking);
+            let factors = a.add(SCALE_WORD * M).cast::<f32>();
+            for p in 0..P {
+                for h in 0..H {
+                    let scales = F::scales::<L>(b.add(p * stride), half + h);
+                    for r in 0..M {
+                        let (acc, sum) = (&mut acc[p][r][h], sums[p][r][h]);
+                        *acc = L::add_scaled(*acc, sum, scales, factors.add(r));
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// `M` rows times `P` panels, `H` halves of a panel at a time.
 ///
 /// # Safety
 /// The conditions of [`Lanes`]; `work`'s pointers are valid for the shape it describes.
 #[inline(always)]
-unsafe fn tile<F: Format, L: Lanes, const M: usize, const P: usize, const H: usize>(work: &Tile) {
+pub(super) unsafe fn tile<F: Step<L>, L: Lanes, const M: usize, const P: usize, const H: usize>(
+    work: &Tile,
+) {
     for half in (0..2).step_by(H) {
         // SAFETY: forwarded to the caller.
         unsafe { halves::<F, L, M, P, H>(work, half) };
@@ -140,7 +206,7 @@ unsafe fn tile<F: Format, L: Lanes, const M: usize, const P: usize, const H: usi
 }
 
 #[inline(always)]
-unsafe fn halves<F: Format, L: Lanes, const M: usize, const P: usize, const H: usize>(
+unsafe fn halves<F: Step<L>, L: Lanes, const M: usize, const P: usize, const H: usize>(
     work: &Tile,
     half: usize,
 ) {
@@ -162,19 +228,10 @@ unsafe fn halves<F: Format, L: Lanes, const M: usize, const P: usize, const H: u
         let (mut a, mut b) = (work.a, work.b);
         let mut asking = work.ahead.asking();
         for _ in 0..work.steps {
-            let sums = F::sums::<L, M, P, H>(a, b, work.panel_stride, half, &mut asking);
-            let factors = a.add(SCALE_WORD * M).cast::<f32>();
-            for p in 0..P {
-                for h in 0..H {
-                    let scales = F::scales::<L>(b.add(p * work.panel_stride), half + h);
-                    for r in 0..M {
-                        let (acc, sum) = (&mut acc[p][r][h], sums[p][r][h]);
-                        *acc = L::add_scaled(*acc, sum, scales, factors.add(r));
-                    }
-                }
-            }
-            a = a.add(M * ROW_WORDS);
-            b = b.wrapping_add(F::STEP_WORDS);
+            let place = Place { a, b, work, half };
+            F::add::<M, P, H>(&mut acc, place, &mut asking);
+            a = a.add(M * F::row_words(work));
+            b = b.wrapping_add(F::step_words(work));
         }
         for p in 0..P {
             for r in 0..M {

@@ -5,6 +5,7 @@
     reason = "loops of constant length over registers, named by row and half"
 )]
 
+use super::groups::Layout;
 use super::prefetch::{Ahead, STREAMS};
 use crate::prefetch;
 
@@ -29,6 +30,8 @@ pub(crate) struct Tile {
     pub steps: usize,
     /// Factors of a column in a step, for the tiles of [`super::fp8`].
     pub scales: usize,
+    /// Layout of a step, for the tiles of [`super::groups`].
+    pub layout: &'static Layout,
     /// Result: row `r`, panel `p`, column `j` lies at `c[r·ldc + 32·p + j]`.
     pub c: *mut f32,
     pub ldc: usize,

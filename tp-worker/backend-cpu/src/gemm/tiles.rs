@@ -4,7 +4,7 @@ use lockstep_types::Dtype;
 
 use super::tile::{PANEL, TileFn};
 use crate::isa::Isa;
-use crate::quantize::{BLOCK_ROW_WORDS, GROUP, ROW_WORDS};
+use crate::quantize::{BLOCK_ROW_WORDS, GROUP, Parts, ROW_WORDS};
 
 /// Content of a step of a weight panel, for each of its columns. Products cut a row of
 /// weights at whole steps.
@@ -67,6 +67,8 @@ pub(crate) enum Input {
     /// Groups of 8-bit integers for tiles with rows of 64 bytes, in the layout of
     /// [`crate::quantize::BLOCK_ROW_WORDS`].
     IntegerBlocks,
+    /// Groups of integers for weights that have several scales in a group.
+    Parts(Parts),
 }
 
 impl Input {
@@ -79,7 +81,9 @@ impl Input {
             Self::Blocks => k.div_ceil(2).next_multiple_of(BLOCK_STEPS),
             Self::Groups | Self::RoundedGroups => k.next_multiple_of(GROUP),
             Self::SplitPairs => k.next_multiple_of(GROUP) / 2,
-            Self::Integers | Self::IntegerBlocks => k.div_ceil(GROUP) * self.step_words(),
+            Self::Integers | Self::IntegerBlocks | Self::Parts(_) => {
+                k.div_ceil(GROUP) * self.step_words()
+            }
         }
     }
 
@@ -92,6 +96,7 @@ impl Input {
             Self::SplitPairs => GROUP / 2,
             Self::Integers => ROW_WORDS,
             Self::IntegerBlocks => BLOCK_ROW_WORDS,
+            Self::Parts(parts) => parts.words(),
         }
     }
 
@@ -126,6 +131,16 @@ pub(crate) struct Tiles {
 }
 
 impl Tiles {
+    /// Returns the tiles for rows in another form that the same code reads.
+    pub(crate) const fn with_input(&self, input: Input) -> Self {
+        Self {
+            input,
+            single: self.single,
+            stream: self.stream,
+            widened: self.widened,
+        }
+    }
+
     /// Steps of these tiles in one step of `narrow`. The inputs are those of `narrow`.
     pub(crate) fn steps_per(&self, narrow: &Self) -> usize {
         narrow.input.step_words() / self.input.step_words()

@@ -6,6 +6,7 @@ use lockstep_backend::{ExpertSpace, Experts, Holds, Linear, Memory as _, Ops as 
 use lockstep_backend_cpu::{CpuBackend, CpuMatrix, CpuTensor, Isa};
 use lockstep_types::{Activation, Dtype, ExpertGate, RouterWeights, Routing};
 
+use crate::groups::{Q4_K, Q6_K};
 use crate::machine::{Values, backend, bits, matrix_in, tensor, variants};
 
 /// Inputs, columns of an expert, and outputs. None of them fills a panel or a group of integers.
@@ -262,7 +263,7 @@ impl Case {
 }
 
 /// Formats that all experts have, and formats that experts of one checkpoint may have in turn.
-const FORMATS: [&[WeightFormat]; 4] = [
+const FORMATS: [&[WeightFormat]; 5] = [
     &[WeightFormat::Float],
     &[WeightFormat::Int8],
     &[WeightFormat::Int4],
@@ -270,6 +271,11 @@ const FORMATS: [&[WeightFormat]; 4] = [
         WeightFormat::Float,
         WeightFormat::Fp8 { group: 64 },
         WeightFormat::Float32,
+    ],
+    &[
+        WeightFormat::Groups(Q4_K),
+        WeightFormat::Groups(Q6_K),
+        WeightFormat::Float,
     ],
 ];
 

@@ -9,6 +9,7 @@ mod collectives;
 mod crossing;
 mod experts;
 mod fp8;
+mod groups;
 mod latent;
 mod machine;
 mod matmul;

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::super::groups::Layout;
 use super::super::prefetch::Ahead;
 use super::super::tile::TileFn;
 use super::*;
@@ -82,6 +83,7 @@ impl Case {
                 panel_stride: self.steps * words,
                 steps: part.len() * widened,
                 scales: self.scales,
+                layout: &Layout::NONE,
                 c: c.as_mut_ptr(),
                 ldc,
                 resume: part.start > 0,

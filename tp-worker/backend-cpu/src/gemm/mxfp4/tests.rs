@@ -3,6 +3,7 @@
 use lockstep_backend::{E2m1, E8m0};
 use proptest::prelude::*;
 
+use super::super::groups::Layout;
 use super::super::prefetch::Ahead;
 use super::super::tile::TileFn;
 use super::super::tiles::Input;
@@ -70,6 +71,7 @@ impl Case {
                 panel_stride: self.steps * words,
                 steps: part.len() * each,
                 scales: 1,
+                layout: &Layout::NONE,
                 c: c.as_mut_ptr(),
                 ldc,
                 resume: part.start > 0,

@@ -135,7 +135,7 @@ macro_rules! common {
     };
 }
 
-struct Vnni;
+pub(in crate::gemm) struct Vnni;
 
 impl Lanes for Vnni {
     common!();
@@ -147,7 +147,7 @@ impl Lanes for Vnni {
     }
 }
 
-struct Plain;
+pub(in crate::gemm) struct Plain;
 
 impl Lanes for Plain {
     common!();

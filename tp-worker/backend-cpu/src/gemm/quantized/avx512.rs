@@ -116,7 +116,7 @@ macro_rules! common {
     };
 }
 
-pub(super) struct Vnni;
+pub(in crate::gemm) struct Vnni;
 
 impl Undo for Vnni {
     #[inline(always)]
@@ -142,7 +142,7 @@ impl Lanes for Vnni {
     }
 }
 
-struct Plain;
+pub(in crate::gemm) struct Plain;
 
 impl Lanes for Plain {
     common!();

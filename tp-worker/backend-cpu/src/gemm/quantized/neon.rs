@@ -17,7 +17,7 @@ use crate::gemm::tiles::{Tiles, tiles};
 
 const PARTS: [usize; 4] = [0, 1, 2, 3];
 
-struct Neon;
+pub(in crate::gemm) struct Neon;
 
 impl Lanes for Neon {
     type Words = [uint32x4_t; 4];

@@ -8,7 +8,7 @@ use super::{Lanes, tile};
 use crate::gemm::tile::{LANES, Tile};
 use crate::gemm::tiles::{Tiles, tiles};
 
-pub(super) struct Scalar;
+pub(in crate::gemm) struct Scalar;
 
 #[cfg(test)]
 impl Undo for Scalar {

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::widen::without_least;
 use super::{KERNELS, amx_emulated};
 use crate::formats;
+use crate::gemm::groups::Layout;
 use crate::gemm::prefetch::Ahead;
 use crate::gemm::tile::{PANEL, Tile, TileFn};
 use crate::gemm::tiles::Tiles;
@@ -82,6 +83,7 @@ impl Case {
                 panel_stride: self.steps * step_words(self.format),
                 steps: part.len(),
                 scales: 1,
+                layout: &Layout::NONE,
                 c: c.as_mut_ptr(),
                 ldc,
                 resume: part.start > 0,

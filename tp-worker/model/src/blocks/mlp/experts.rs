@@ -8,10 +8,11 @@
 mod matrices;
 mod shared;
 mod sizes;
+mod widest;
 
 use lockstep_backend::{
     self as backend, Axis, Backend, BackendError, BlockEnd, ExpertSpace, ExpertsShape, Holds,
-    MatrixShape, Scatter, WeightFormat,
+    Scatter,
 };
 use lockstep_types::{ExpertGate, ExpertsSpec, ModelConfig, Routing};
 
@@ -28,6 +29,7 @@ use crate::{
 use matrices::Matrices;
 use shared::{gate_of, shared_apart, shared_within};
 pub(super) use sizes::ExpertSizes;
+use widest::widest;
 
 /// One rank's columns of its experts of one layer.
 pub(crate) struct Experts<F: Form> {
@@ -229,23 +231,6 @@ impl Experts<Listed> {
         let gate = self.shared_gate.as_ref().map_or(0, MatrixPart::elements);
         elements / all.max(1) * taken + self.router.elements() + apart + gate
     }
-}
-
-/// Returns the shape of one of `matrices`, which differ in their formats alone: of one whose packed
-/// inputs take most memory, since there is room for inputs of all.
-fn widest(matrices: &[MatrixPart], model: &ModelConfig) -> Option<MatrixShape> {
-    let width = |shape: &MatrixShape| match shape.format {
-        WeightFormat::Float32 => 2,
-        WeightFormat::Fp8 { .. } => 1,
-        WeightFormat::Float
-        | WeightFormat::Int8
-        | WeightFormat::Int4
-        | WeightFormat::Mxfp4
-        | WeightFormat::Groups(_) => 0,
-    };
-    // The first one of the widest.
-    let shapes = matrices.iter().rev().map(|matrix| matrix.shape(model));
-    shapes.max_by_key(width)
 }
 
 impl<F: Form> Tensors<F> for Experts<F> {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use lockstep_backend::{
-    CheckpointDtype, HostBlock, HostFloats, HostMatrix, Memory as _, WeightFormat,
+    CheckpointDtype, GroupFormat, HostBlock, HostFloats, HostMatrix, Memory as _, WeightFormat,
 };
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::Single;
@@ -134,6 +134,7 @@ fn restored_matrices_are_the_packed_ones() {
         (Dtype::Bfloat16, WeightFormat::Fp8 { group: 128 }),
         (Dtype::Float32, WeightFormat::Fp8 { group: 16 }),
         (Dtype::Bfloat16, WeightFormat::Mxfp4),
+        (Dtype::Bfloat16, WeightFormat::Groups(GroupFormat::ANY)),
     ] {
         let (folder, mut packing) = (tempfile::tempdir().unwrap(), packing(dtype, format));
         let cache = cache(&folder);
