@@ -374,10 +374,7 @@ pub(crate) fn weights(engine: &EngineConfig) -> String {
         (Quantization::None, CheckpointFormat::Mxfp4(_)) => {
             format!("MXFP4 experts with {inputs} inputs")
         }
-        (Quantization::None, CheckpointFormat::Integers(integers)) => {
-            let bits: Vec<_> = integers.bits.iter().map(ToString::to_string).collect();
-            format!("{}-bit integers of the checkpoint", bits.join(" and "))
-        }
+        (Quantization::None, CheckpointFormat::Integers(integers)) => integers.name(),
         (quantization, _) => quantization.name().to_owned(),
     }
 }

@@ -136,6 +136,12 @@ impl IntegerCheckpoint {
         }
     }
 
+    /// Returns a name of the integers for people: "4- and 8-bit integers".
+    pub fn name(&self) -> String {
+        let bits: Vec<_> = self.bits.iter().map(u8::to_string).collect();
+        format!("{}-bit integers", bits.join("- and "))
+    }
+
     /// Describes integers and their scales for people.
     pub(super) fn describe(&self) -> String {
         let listed = |words: Vec<String>| match words.split_last() {
@@ -255,6 +261,7 @@ mod tests {
         let told = CheckpointFormat::Integers(all)
             .describe()
             .expect("no floats");
+        assert_eq!(checkpoint(&[None]).name(), "4-bit integers");
         assert_eq!(
             told,
             "integers of 4 bits (AWQ) with a scale for every 128 inputs, but for 1 projections"

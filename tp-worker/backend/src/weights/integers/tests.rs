@@ -3,7 +3,7 @@ use std::sync::Arc;
 use half::f16;
 
 use super::*;
-use crate::weights::CheckpointDtype;
+use crate::weights::{CheckpointDtype, GroupStep, HostGroups as _};
 
 const OUTPUTS: usize = 24;
 const INPUTS: usize = 48;
@@ -219,19 +219,20 @@ fn words(stored: &(Vec<u8>, usize), packing: Packing, bits: u8, added: u32) -> P
     }
 }
 
-/// Groups of 20 inputs, of which the last is smaller, and groups that are scattered.
-fn grouped() -> [(Vec<u32>, InputGroups); 2] {
-    let runs = (0..INPUTS as u32).map(|input| input / 20).collect();
-    let all = InputGroups::Runs {
-        size: 20,
-        skipped: 0,
+/// Groups of 20 inputs, groups that are scattered, and groups of 32 inputs, which devices keep. The
+/// last of each is smaller.
+fn grouped() -> [(Vec<u32>, InputGroups); 3] {
+    let runs = |size: usize| {
+        let numbers = (0..INPUTS).map(|input| (input / size) as u32).collect();
+        (numbers, InputGroups::Runs { size, skipped: 0 })
     };
     let scattered: Vec<u32> = (0..INPUTS as u32)
         .map(|input| input * 7 % 48 / 20)
         .collect();
     [
-        (runs, all),
+        runs(20),
         (scattered.clone(), InputGroups::Scattered(scattered.into())),
+        runs(32),
     ]
 }
 
@@ -256,6 +257,8 @@ fn parts_have_the_values_of_their_places() {
                     let part = whole.part(&outputs, step, &inputs);
                     let taken: Vec<usize> = outputs.step_by(step).collect();
                     check(&plain, &part, &taken, &inputs, has_zeros);
+                    let kept = check_codes(&plain, &part, &taken, &inputs, has_zeros);
+                    assert_eq!(kept, matches!(groups, InputGroups::Runs { size: 32, .. }));
                     check_moved(&plain, part, &taken, &inputs, has_zeros);
                 }
             }
@@ -281,6 +284,36 @@ fn check(
             }
         }
     }
+}
+
+/// Checks codes and steps where devices keep the groups. Returns false where they don't.
+fn check_codes(
+    plain: &Plain,
+    part: &HostIntegers<'_>,
+    taken: &[usize],
+    inputs: &Range<usize>,
+    has_zeros: bool,
+) -> bool {
+    let Some(layout) = part.layout() else {
+        return false;
+    };
+    let range = match (layout.bits, has_zeros) {
+        (4, true) => 0..=15,
+        (4, false) => -8..=7,
+        _ => i8::MIN..=i8::MAX,
+    };
+    for (row, output) in taken.iter().enumerate() {
+        let mut codes = vec![99; inputs.len()];
+        part.codes(row, 0, &mut codes);
+        for (col, code) in codes.into_iter().enumerate() {
+            let mut step = [GroupStep::default()];
+            part.steps(row, col, &mut step);
+            assert!(range.contains(&code), "{code}");
+            let value = step[0].value(i32::from(code));
+            assert_eq!(value, plain.value(*output, inputs.start + col, has_zeros));
+        }
+    }
+    true
 }
 
 /// Reads what a part needs, and nothing else, into other memory.
@@ -312,7 +345,7 @@ fn check_moved(
 #[test]
 fn turned_matrices_are_read_by_inputs() {
     let layout = &layouts()[5];
-    let [(numbers, groups), _] = grouped();
+    let [(numbers, groups), ..] = grouped();
     let plain = Plain::new(layout.bits, numbers);
     let stored = Stored::new(&plain, layout);
     let turned = HostIntegers {
@@ -353,7 +386,7 @@ fn zero_points_of_0_less_one_borrow_from_their_neighbours() {
 #[test]
 fn scales_that_are_no_numbers_are_named() {
     let layout = &layouts()[0];
-    let [(numbers, groups), _] = grouped();
+    let [(numbers, groups), ..] = grouped();
     let plain = Plain::new(layout.bits, numbers);
     let mut stored = Stored::new(&plain, layout);
     let wrong = |stored: &Stored| {
