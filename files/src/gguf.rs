@@ -10,8 +10,8 @@ mod config;
 mod error;
 mod folder;
 mod header;
+mod keys;
 mod metadata;
-mod names;
 mod parts;
 mod rope;
 #[cfg(test)]
@@ -24,9 +24,12 @@ use std::path::{Path, PathBuf};
 
 use crate::on_reader_thread;
 
+pub(crate) use architecture::{Architecture, OUTSIDE, wrong_type};
+pub(crate) use error::GgufError;
 pub(crate) use folder::read;
-pub(crate) use names::renamed;
+pub(crate) use header::{Header, Tensor};
 pub(crate) use parts::Parts;
+pub(crate) use rope::is_list as is_list_of_divisors;
 pub use tensor_type::TensorType;
 
 /// Ending of the files' names.

@@ -183,7 +183,7 @@ impl Architecture {
 }
 
 /// The error for a tensor of a type that is not served.
-pub(super) fn wrong_type(header: &Header, tensor: &str, kind: &str) -> GgufError {
+pub(crate) fn wrong_type(header: &Header, tensor: &str, kind: &str) -> GgufError {
     let reason = format!(
         "tensor {tensor} is {kind}; served are {}: use a file of these types, such as Q4_K_M",
         tensor_type::SERVED.join(", ")

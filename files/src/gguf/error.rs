@@ -3,7 +3,6 @@
 use std::io;
 
 use crate::shown;
-use crate::weights::WeightsError;
 
 /// Reason why a GGUF file can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -57,16 +56,6 @@ impl From<GgufError> for io::Error {
         match error {
             GgufError::Read { source, .. } => source,
             other => Self::other(other.to_string()),
-        }
-    }
-}
-
-impl From<GgufError> for WeightsError {
-    fn from(error: GgufError) -> Self {
-        match error {
-            GgufError::Read { name, source } => Self::Read { name, source },
-            GgufError::Damaged { name, reason } => Self::Damaged { name, reason },
-            GgufError::Unserved { name, reason } => Self::Unserved { name, reason },
         }
     }
 }

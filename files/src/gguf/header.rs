@@ -4,6 +4,8 @@
 //! taken, lists stay the bytes that they are in the file, and products are checked. So a header
 //! takes no more memory than its bytes, beside bounded lists of keys and tensors.
 
+mod values;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;

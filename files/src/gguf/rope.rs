@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::config::Keys;
 use super::error::GgufError;
+use super::keys::Keys;
 use super::parts::Parts;
 use crate::{on_reader_thread, read_exact_at};
 
@@ -15,7 +15,7 @@ const SHORT: &str = "rope_factors_short.weight";
 const MOST: usize = 1 << 14;
 
 /// Returns true for the name of a list of divisors, which is no weight.
-pub(super) fn is_list(tensor: &str) -> bool {
+pub(crate) fn is_list(tensor: &str) -> bool {
     [ALWAYS, LONG, SHORT].contains(&tensor)
 }
 

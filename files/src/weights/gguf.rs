@@ -1,10 +1,13 @@
 //! GGUF: one file, or the files that a model is split over. Tensors have the names that they have
 //! in safetensors.
 
+mod names;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{WeightFile, WeightsError};
-use crate::gguf::{Parts, Place, renamed};
+use crate::gguf::{GgufError, Parts, Place};
+use names::renamed;
 
 /// See [`super::tensor_names`].
 pub(super) fn names(place: &Place) -> Result<BTreeSet<String>, WeightsError> {
@@ -27,4 +30,14 @@ pub(super) fn files(place: &Place) -> Result<Vec<WeightFile>, WeightsError> {
         files[tensor.file].tensors.insert(tensor.name, tensor.place);
     }
     Ok(files)
+}
+
+impl From<GgufError> for WeightsError {
+    fn from(error: GgufError) -> Self {
+        match error {
+            GgufError::Read { name, source } => Self::Read { name, source },
+            GgufError::Damaged { name, reason } => Self::Damaged { name, reason },
+            GgufError::Unserved { name, reason } => Self::Unserved { name, reason },
+        }
+    }
 }

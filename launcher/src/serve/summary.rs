@@ -1,5 +1,7 @@
 //! Messages about an engine that starts and serves.
 
+mod weights;
+
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -8,14 +10,12 @@ use lockstep_devices::DeviceFootprint;
 use lockstep_model::parameters;
 use lockstep_process::exit;
 use lockstep_traces::Destination;
-use lockstep_types::{
-    CheckpointFormat, DeviceKind, EngineConfig, Footprint as _, NodeConfig, Quantization,
-    Verification,
-};
+use lockstep_types::{DeviceKind, EngineConfig, Footprint as _, NodeConfig, Verification};
 
 use super::children::Children;
 use crate::console::Console;
 use crate::settings::Settings;
+pub(crate) use weights::weights;
 
 /// Says which model is being started.
 pub(super) fn starting(settings: &Settings, console: &Console) {
@@ -354,29 +354,6 @@ fn tiers(adaptive: &AdaptiveConfig) -> String {
 /// A text like "3.4 MB".
 pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 * 1e-6)
-}
-
-/// Name of the type of the weights, and where that is another one, of the type of their inputs.
-pub(crate) fn weights(engine: &EngineConfig) -> String {
-    let inputs = engine.dtype.name();
-    match (engine.model.quantization, &engine.model.checkpoint) {
-        (Quantization::None, CheckpointFormat::Floats) => inputs.to_owned(),
-        (Quantization::None, CheckpointFormat::Fp8(_)) => match engine.device.kind {
-            DeviceKind::Cpu => format!("FP8 with {inputs} inputs"),
-            DeviceKind::Cuda => format!("FP8, widened to {inputs}"),
-        },
-        (Quantization::None, CheckpointFormat::Gguf(_)) => {
-            match engine.model.checkpoint.describe() {
-                Some(types) => format!("{types} with {inputs} inputs"),
-                None => inputs.to_owned(),
-            }
-        }
-        (Quantization::None, CheckpointFormat::Mxfp4(_)) => {
-            format!("MXFP4 experts with {inputs} inputs")
-        }
-        (Quantization::None, CheckpointFormat::Integers(integers)) => integers.name(),
-        (quantization, _) => quantization.name().to_owned(),
-    }
 }
 
 fn counted(number: usize, what: &str) -> String {

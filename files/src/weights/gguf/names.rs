@@ -2,16 +2,14 @@
 
 use std::ops::Range;
 
-use super::architecture::{Architecture, OUTSIDE, wrong_type};
-use super::error::GgufError;
-use super::header::{Header, Tensor};
-use super::parts::Parts;
-use super::rope;
+use crate::gguf::{
+    Architecture, GgufError, Header, OUTSIDE, Parts, Tensor, is_list_of_divisors, wrong_type,
+};
 use crate::weights::{Dtype, TensorPlace};
 
 /// A tensor that was renamed, or an expert's part of one.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Renamed {
+pub(super) struct Renamed {
     /// Number of the file among the model's.
     pub file: usize,
     /// Name in Hugging Face's files.
@@ -25,7 +23,7 @@ pub(crate) struct Renamed {
 ///
 /// # Errors
 /// [`GgufError`]: a tensor is not known, or of a type that is not served.
-pub(crate) fn renamed(parts: &Parts) -> Result<Vec<Renamed>, GgufError> {
+pub(super) fn renamed(parts: &Parts) -> Result<Vec<Renamed>, GgufError> {
     let model = Model::of(parts)?;
     let mut all = Vec::new();
     for (file, (_, header)) in parts.files.iter().enumerate() {
@@ -33,7 +31,7 @@ pub(crate) fn renamed(parts: &Parts) -> Result<Vec<Renamed>, GgufError> {
             if !tensor.kind.is_served() {
                 return Err(wrong_type(header, name, tensor.kind.name));
             }
-            if rope::is_list(name) {
+            if is_list_of_divisors(name) {
                 continue;
             }
             let found = model.find(header, name, tensor)?;
