@@ -2,9 +2,9 @@
 
 use lockstep_model_folder::Described;
 use lockstep_types::{
-    Algorithms, ConfigError, DeviceKind, EngineConfig, EngineShape, Footprint, LoadFormat,
-    LongRope, ModelConfig, NodeConfig, ParallelConfig, RopeScaling, ScheduleConfig, SchedulePolicy,
-    ServerConfig, SpeculationConfig, StepLimits, TimeoutConfig,
+    AdapterLimits, Algorithms, ConfigError, DeviceKind, EngineConfig, EngineShape, Footprint,
+    LoadFormat, LongRope, ModelConfig, NodeConfig, ParallelConfig, RopeScaling, ScheduleConfig,
+    SchedulePolicy, ServerConfig, SpeculationConfig, StepLimits, TimeoutConfig,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -140,6 +140,7 @@ fn resolve_on(
         kv,
         schedule,
         speculation: speculation.serving(context_length),
+        adapters: AdapterLimits::default(),
         timeouts: timeouts(args),
         server,
         model: model.clone().serving(context_length),

@@ -1,10 +1,30 @@
 //! Generation parameters on the wire. Each message has their fields among its own.
 
-use lockstep_types::generation::GenerationParams;
+use lockstep_types::{adapter::Adapter, generation::GenerationParams};
 
 use crate::{WireError, constraint, pb::lockstep as pb};
 
-/// Makes both conversions for each message that has the fields of [`GenerationParams`].
+/// Reads an adapter.
+pub(crate) fn read_adapter(wire: pb::Adapter) -> Result<Adapter, WireError> {
+    let place = wire.place.try_into();
+    Ok(Adapter {
+        place: place.map_err(|_| WireError::Missing("adapter.place"))?,
+        content: u128::from(wire.content_high) << 64 | u128::from(wire.content_low),
+    })
+}
+
+/// Writes an adapter.
+pub(crate) fn write_adapter(adapter: Adapter) -> pb::Adapter {
+    let (content_low, content_high) = adapter.content_halves();
+    pb::Adapter {
+        place: adapter.place.into(),
+        content_low,
+        content_high,
+    }
+}
+
+/// Makes both conversions for each message that has the fields of [`GenerationParams`], but for
+/// the adapter: a frontend knows its name alone, and workers its place.
 macro_rules! with_generation {
     ($($message:ident),*) => {$(
         impl pb::$message {
@@ -16,13 +36,14 @@ macro_rules! with_generation {
                     logprobs: self.logprobs.take().unwrap_or_default().into(),
                     max_draft_steps: self.max_draft_steps,
                     constraint: self.constraint.take().map(constraint::read).transpose()?,
+                    adapter: None,
                 })
             }
 
             /// Returns the message with these generation parameters.
             pub(crate) fn with_generation(self, generation: GenerationParams) -> Self {
                 let GenerationParams {
-                    sampling, logprobs, max_draft_steps, constraint
+                    sampling, logprobs, max_draft_steps, constraint, adapter: _
                 } = generation;
                 Self {
                     sampling: Some(sampling.into()),

@@ -38,6 +38,7 @@ impl TryFrom<pb::Submit> for Request {
             timeout_ms: wire.timeout_ms,
             data_parallel_rank: wire.data_parallel_rank,
             cache_salt: wire.cache_salt,
+            adapter_name: wire.adapter_name,
         })
     }
 }
@@ -54,6 +55,7 @@ pub fn submit(body: Request, request: u64, parent: Option<u64>) -> pb::Submit {
         timeout_ms,
         data_parallel_rank,
         cache_salt,
+        adapter_name,
     } = body;
     let wire = pb::Submit {
         request,
@@ -64,6 +66,7 @@ pub fn submit(body: Request, request: u64, parent: Option<u64>) -> pb::Submit {
         timeout_ms,
         data_parallel_rank,
         cache_salt,
+        adapter_name,
         parent,
         ..pb::Submit::default()
     };

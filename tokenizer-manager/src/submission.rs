@@ -153,6 +153,7 @@ impl Submission {
                     timeout_ms: spec.timeout_ms,
                     data_parallel_rank: checked.data_parallel_rank,
                     cache_salt: spec.cache_salt.clone(),
+                    adapter_name: None,
                 };
                 let reserve = reserves.next();
                 let paid = reserve.iter().collect();
@@ -237,6 +238,8 @@ fn check_spec(config: &EngineConfig, spec: &GenerateSpec) -> ApiResult<Checked> 
             max_draft_steps: speculative::max_draft_steps(spec.speculative, &config.speculation)?,
             // Compiled later, on another thread.
             constraint: None,
+            // The scheduler knows its place.
+            adapter: None,
         },
         n,
         seed: spec.sampling.seed,

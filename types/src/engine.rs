@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CollectiveConfig, ConnectionLimits, DeviceConfig, Dtype, KvCacheDtype, ModelConfig,
-    SpeculationConfig, TraceConfig,
+    AdapterLimits, CollectiveConfig, ConnectionLimits, DeviceConfig, Dtype, KvCacheDtype,
+    ModelConfig, SpeculationConfig, TraceConfig,
 };
 
 /// Configuration that all processes of one engine share. It is equal on every node: each
@@ -33,6 +33,8 @@ pub struct EngineConfig {
     pub schedule: ScheduleConfig,
     /// Speculative decoding.
     pub speculation: SpeculationConfig,
+    /// Limits of adapters.
+    pub adapters: AdapterLimits,
     /// Time limits.
     pub timeouts: TimeoutConfig,
     /// The public front.

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod adapter;
 pub mod constraint;
 pub mod drafter;
 pub mod generation;
@@ -31,6 +32,7 @@ mod step_limits;
 mod traces;
 mod weight;
 
+pub use adapter::AdapterLimits;
 pub use checkpoint::{CheckpointFormat, Fp8Checkpoint, Mxfp4Checkpoint};
 pub use connections::ConnectionLimits;
 pub use constraint_work::ConstraintWork;
