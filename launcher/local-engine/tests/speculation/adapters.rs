@@ -13,8 +13,8 @@ use crate::{
     setup::{Algorithm, Setup, Shape, root},
 };
 
-/// Requests that are compared, each with one of the adapters or with none.
-const REQUESTS: usize = 6;
+/// Prompts whose texts differ by adapter. Each is asked with both and with none.
+const PROMPTS: [usize; 2] = [20, 24];
 const MAX_NEW: u32 = 24;
 
 fn folder(name: &str) -> PathBuf {
@@ -33,13 +33,12 @@ fn start(setup: &Setup) -> (LocalEngine, [Option<Adapter>; 3]) {
 
 fn requests(adapters: [Option<Adapter>; 3]) -> Vec<Request> {
     let request = |number: usize| {
-        // Two prompts, each with every adapter and with none.
-        let mut request = golden(&GOLDENS[number / 3]);
+        let mut request = golden(&GOLDENS[PROMPTS[number / 3]]);
         request.max_new_tokens = MAX_NEW;
         request.generation.adapter = adapters[number % 3];
         request
     };
-    (0..REQUESTS).map(request).collect()
+    (0..3 * PROMPTS.len()).map(request).collect()
 }
 
 /// Returns the answers to all requests at once.
