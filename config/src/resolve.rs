@@ -2,9 +2,9 @@
 
 use lockstep_model_folder::Described;
 use lockstep_types::{
-    AdapterLimits, Algorithms, ConfigError, DeviceKind, EngineConfig, EngineShape, Footprint,
-    LoadFormat, LongRope, ModelConfig, NodeConfig, ParallelConfig, RopeScaling, ScheduleConfig,
-    SchedulePolicy, ServerConfig, SpeculationConfig, StepLimits, TimeoutConfig,
+    Algorithms, ConfigError, DeviceKind, EngineConfig, EngineShape, Footprint, LoadFormat,
+    LongRope, ModelConfig, NodeConfig, ParallelConfig, RopeScaling, ScheduleConfig, SchedulePolicy,
+    ServerConfig, SpeculationConfig, StepLimits, TimeoutConfig,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -23,6 +23,7 @@ mod dp_attention;
 mod format;
 mod graphs;
 mod limits;
+mod lora;
 mod parallel;
 mod schedule;
 mod secret;
@@ -92,6 +93,7 @@ fn resolve_on(
         speculation::resolve(args, model, algorithms, &ranks, footprint)?;
     let (asked, longest) = context_length(args, model)?;
     let schedule = schedule::resolve(args, longest);
+    let adapters = lora::limits(args, device.config.kind)?;
     let graphs = graphs::resolve(args, device, &ranks, &schedule, &speculation)?;
     let sizing = Sizing {
         engine: EngineShape {
@@ -126,8 +128,9 @@ fn resolve_on(
     let ((kv, context_length), mut notes) = (sized.value, sized.notes);
     notes.extend(at_start(device, hardware, &ranks.parallel, model));
     let schedule = schedule::checked(args, context_length)?;
-    let node = node(args, model, device, &ranks)?;
+    let mut node = node(args, model, device, &ranks)?;
     let server = server::resolve(args, model, context_length, node.api_key.is_some())?;
+    node.lora_paths = lora::at_start(args, model, &server)?;
     notes.extend(open_to_others(args, &server, &speculation));
     notes.extend(speculation::fit(&speculation, context_length)?);
     notes.extend(long_rope(model, context_length));
@@ -140,7 +143,7 @@ fn resolve_on(
         kv,
         schedule,
         speculation: speculation.serving(context_length),
-        adapters: AdapterLimits::default(),
+        adapters,
         timeouts: timeouts(args),
         server,
         model: model.clone().serving(context_length),
@@ -176,6 +179,8 @@ fn node(
         cores: ranks.cores.clone(),
         weight_cache: format::weight_cache(args, model.load_format, device.config.kind)?,
         weight_update_dir: weight_update_dir(args)?,
+        lora_paths: Vec::new(),
+        lora_dir: lora::folder(args)?,
         api_key,
         admin_api_key,
         tls: tls::of_ports(&args.server)?,
@@ -280,9 +285,13 @@ fn open_to_all(
         Some(_) => ", exchange its weights",
         None => "",
     };
+    let adapters = match args.lora.lora_dir {
+        Some(_) => ", load and unload its adapters",
+        None => "",
+    };
     Some(format!(
         "whoever reaches {} can use this server, flush its cache, abort its requests{corpora}\
-         {weights}; --api-key-file makes it ask for a key",
+         {weights}{adapters}; --api-key-file makes it ask for a key",
         server.host
     ))
 }

@@ -1,5 +1,6 @@
 //! The engine loop: events in, plans to the workers, outputs to the sinks.
 
+mod adapters;
 mod drafter;
 mod flush;
 mod requests;
@@ -8,6 +9,7 @@ mod update;
 mod workers;
 
 use std::{
+    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,13 +18,14 @@ use lockstep_adaptive::DepthRange;
 use lockstep_planner::{Planner, PlannerConfig};
 use lockstep_process::{ControlLink, RoleContext};
 use lockstep_proto::pb::lockstep::FlushCacheResponse;
-use lockstep_types::EngineConfig;
+use lockstep_types::{EngineConfig, NamedAdapter};
 use tokio::{
     sync::oneshot,
     time::{Instant as TokioInstant, sleep_until, timeout},
 };
 
 use crate::{
+    adapters::Adapters,
     clock::Clock,
     depth_range_file::DepthRangeFile,
     depth_stats::DepthStats,
@@ -50,6 +53,8 @@ enum Phase {
     Starting,
     /// The first step runs on every rank.
     WarmingUp,
+    /// Every rank reads the adapters of the start.
+    LoadingAdapters,
     /// Requests are admitted and served.
     Serving,
     /// Running requests are finished; none is admitted.
@@ -83,6 +88,11 @@ pub struct Engine {
     leaving: Option<usize>,
     /// Exchange of weights that is under way.
     update: Option<Update>,
+    adapters: Adapters,
+    /// Adapter that the ranks read.
+    loading: Option<adapters::Loading>,
+    /// Adapters that are loaded before requests are served.
+    at_start: VecDeque<NamedAdapter>,
     /// Commands to the drafters that are under way.
     drafter_commands: drafter::Waiting,
     /// Callers that wait for an empty prefix cache.
@@ -133,6 +143,9 @@ impl Engine {
             probes: 0,
             leaving: None,
             update: None,
+            adapters: Adapters::new(ctx.engine.adapters),
+            loading: None,
+            at_start: ctx.node.lora_paths.clone().into(),
             drafter_commands: drafter::Waiting::default(),
             flushes: Vec::new(),
             status: Status::default(),
@@ -169,6 +182,7 @@ impl Engine {
             let diverged = matches!(error, RunError::Diverged(_));
             self.group.fail(&error.to_string(), diverged);
             self.fail_update(&error.to_string());
+            self.fail_loading(&error.to_string());
             self.deliver();
             self.traces.settle(u64::MAX);
         }
@@ -242,6 +256,7 @@ impl Engine {
     fn advance(&mut self) -> Result<(), RunError> {
         self.planner.tick(self.clock.now());
         self.advance_update()?;
+        self.advance_adapters()?;
         self.answer_flushes();
         if self.phase != Phase::Starting && !self.reloads() {
             while self.group.takes_plans()
@@ -254,7 +269,8 @@ impl Engine {
         }
         self.deliver();
         self.traces.settle(self.group.done_everywhere());
-        self.kv_events.publish(&mut self.planner);
+        self.kv_events
+            .publish(&mut self.planner, &self.adapters.names());
         self.watch_steps()?;
         if self.phase == Phase::Starting {
             self.status.starting(|| self.group.awaited());
@@ -306,7 +322,8 @@ impl Engine {
         if !self.planner.is_idle() {
             return now + TICK;
         }
-        if self.phase == Phase::Starting || self.update.is_some() {
+        let waits = self.update.is_some() || self.loading.is_some();
+        if self.phase == Phase::Starting || waits {
             return now + status::WAITING;
         }
         now + Duration::from_secs(self.config.timeouts.step_watchdog_s.max(1))
@@ -352,6 +369,15 @@ impl Engine {
                 }
             }
             Command::UpdateWeights { wanted, reply } => self.update_weights(wanted, reply)?,
+            Command::LoadAdapter { wanted, reply } => self.load_adapter(wanted, reply)?,
+            Command::UnloadAdapter { name, reply } => {
+                // The asker may have given up.
+                let _ = reply.send(self.unload_adapter(&name));
+            }
+            Command::ListAdapters { reply } => {
+                // The asker may have given up.
+                let _ = reply.send(self.adapters.list());
+            }
             Command::Drafter { command, reply } => self.command_drafters(&command, reply)?,
             Command::Health { force_step, reply } => self.ask_health(force_step, reply),
             Command::HealthLate { asked } => self.health_late(asked),
@@ -379,7 +405,10 @@ impl Engine {
                 // The asker may have given up.
                 let _ = reply.send(());
             }
-            Command::CacheEvents { reply } => self.kv_events.subscribe(reply, &mut self.planner),
+            Command::CacheEvents { reply } => {
+                let names = self.adapters.names();
+                self.kv_events.subscribe(reply, &mut self.planner, &names);
+            }
         }
         Ok(())
     }

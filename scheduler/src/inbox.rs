@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use lockstep_adaptive::DepthRange;
 use lockstep_proto::pb::lockstep::{
-    CheckHealthResponse, DrafterCommand, DrafterReply, FlushCacheResponse, FrontFigures,
-    GetLoadResponse, ListRequestsResponse, UpdateWeightsRequest, UpdateWeightsResponse,
-    WeightsReloaded, WorkerHello, WorkerReady,
+    AdapterList, AdapterRead, AdapterReply, CheckHealthResponse, DrafterCommand, DrafterReply,
+    FlushCacheResponse, FrontFigures, GetLoadResponse, ListRequestsResponse, LoadAdapterRequest,
+    UpdateWeightsRequest, UpdateWeightsResponse, WeightsReloaded, WorkerHello, WorkerReady,
 };
 use lockstep_types::{
     TraceContext,
@@ -111,6 +111,18 @@ pub enum Command {
         wanted: UpdateWeightsRequest,
         reply: oneshot::Sender<UpdateWeightsResponse>,
     },
+    /// Loads an adapter; the answer comes when all ranks have it.
+    LoadAdapter {
+        wanted: LoadAdapterRequest,
+        reply: oneshot::Sender<AdapterReply>,
+    },
+    /// Takes an adapter's name away.
+    UnloadAdapter {
+        name: String,
+        reply: oneshot::Sender<AdapterReply>,
+    },
+    /// Asks for the adapters that requests may name.
+    ListAdapters { reply: oneshot::Sender<AdapterList> },
     /// Sends a command to the drafters, one on each DP rank's lead.
     Drafter {
         command: DrafterCommand,
@@ -134,6 +146,8 @@ pub enum WorkerEvent {
     Result(RankResult),
     /// The worker looked at new weights, or has them.
     Reloaded(WeightsReloaded),
+    /// The worker read an adapter.
+    Adapter(AdapterRead),
     /// A drafter's answer to the oldest command that it has not answered.
     Drafter(DrafterReply),
     /// The worker's node was told to stop.

@@ -9,7 +9,9 @@ use lockstep_backend::{Backend, Groups};
 use lockstep_devices::{Device, DeviceOptions, OnDevice};
 use lockstep_model::LoadProgress;
 use lockstep_process::RoleContext;
-use lockstep_proto::pb::lockstep::{WeightsReloaded, WorkerReady, worker_message::Kind};
+use lockstep_proto::pb::lockstep::{
+    AdapterRead, WeightsReloaded, WorkerReady, adapter_read, worker_message::Kind,
+};
 use lockstep_speculation::DrafterRegistry;
 
 use super::{
@@ -145,6 +147,9 @@ impl Following<'_> {
                     looked.forget();
                     continue;
                 }
+                Order::Adapter(_) => Kind::Adapter(AdapterRead {
+                    kind: Some(adapter_read::Kind::Error("no adapters yet".into())),
+                }),
                 Order::Drafter(command) => {
                     commands.send(worker.drafter_commands(), command);
                     continue;
