@@ -1,6 +1,7 @@
 //! The engine loop: events in, plans to the workers, outputs to the sinks.
 
 mod adapters;
+mod commands;
 mod drafter;
 mod flush;
 mod requests;
@@ -32,10 +33,10 @@ use crate::{
     error::RunError,
     figures::Figures,
     health::Health,
-    inbox::{Command, Event, Inbox},
+    inbox::{Event, Inbox},
     kv_events::KvEvents,
     load::{HitRate, StepHistogram, Throughput},
-    sinks::{SinkId, Sinks, request_id},
+    sinks::{SinkId, Sinks},
     traces::RequestTraces,
     worker_group::WorkerGroup,
 };
@@ -334,83 +335,6 @@ impl Engine {
             Event::Client(command) => self.handle_command(command),
             Event::Worker { rank, event } => self.handle_worker(rank, event),
         }
-    }
-
-    fn handle_command(&mut self, command: Command) -> Result<(), RunError> {
-        match command {
-            Command::Open { sink, reply } => {
-                let id = self.sinks.open(sink, &self.config_hash);
-                if reply.send(id).is_err() {
-                    self.sinks.close(id);
-                }
-            }
-            Command::Close { sink } => self.close(sink),
-            Command::Submit {
-                sink,
-                request,
-                parent,
-                trace,
-                body,
-                reply,
-            } => self.submit(sink, request, (parent, trace.as_ref()), body, reply),
-            Command::Abort { sink, request } => {
-                if let Some(id) = request_id(sink, request) {
-                    self.planner.abort(id);
-                }
-            }
-            Command::AbortTrace {
-                sink,
-                query,
-                trace_ids,
-            } => self.abort_trace(sink, query, trace_ids.as_deref()),
-            Command::Stop { sink, request } => {
-                if let Some(id) = request_id(sink, request) {
-                    self.planner.stop(id);
-                }
-            }
-            Command::UpdateWeights { wanted, reply } => self.update_weights(wanted, reply)?,
-            Command::LoadAdapter { wanted, reply } => self.load_adapter(wanted, reply)?,
-            Command::UnloadAdapter { name, reply } => {
-                // The asker may have given up.
-                let _ = reply.send(self.unload_adapter(&name));
-            }
-            Command::ListAdapters { reply } => {
-                // The asker may have given up.
-                let _ = reply.send(self.adapters.list());
-            }
-            Command::Drafter { command, reply } => self.command_drafters(&command, reply)?,
-            Command::Health { force_step, reply } => self.ask_health(force_step, reply),
-            Command::HealthLate { asked } => self.health_late(asked),
-            Command::Load { reply } => {
-                // The asker may have given up.
-                let _ = reply.send(self.load());
-            }
-            Command::ListRequests { limit, reply } => {
-                let _ = reply.send(self.live_requests(limit));
-            }
-            Command::AskFigures { metrics, reply } => {
-                let ask = |query| self.sinks.ask_figures(query, metrics);
-                // The asker may have given up.
-                let _ = reply.send(self.figures.begin(ask));
-            }
-            Command::Figures { query, figures } => self.figures.answer(query, figures),
-            Command::Flush { reply } => self.flush(reply),
-            Command::SetDepthRange { range, reply } => {
-                self.allow_depths(range);
-                tracing::info!(least = range.least, most = range.most, "depths allowed");
-                if let Err(error) = self.depth_range_file.store(range) {
-                    let path = self.depth_range_file.path().display();
-                    tracing::warn!("{path}: {error}; a restart will not know this range");
-                }
-                // The asker may have given up.
-                let _ = reply.send(());
-            }
-            Command::CacheEvents { reply } => {
-                let names = self.adapters.names();
-                self.kv_events.subscribe(reply, &mut self.planner, &names);
-            }
-        }
-        Ok(())
     }
 
     /// Sets an operator's range of depths, from the next plan on.

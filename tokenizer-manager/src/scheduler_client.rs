@@ -1,6 +1,7 @@
 //! The client of the scheduler: submits requests and receives their outputs over one
 //! stream. Dropping a request's handle aborts the request.
 
+mod adapters;
 mod command;
 mod handle;
 mod link;
@@ -21,11 +22,10 @@ use lockstep_adaptive::DepthRange;
 use lockstep_ports::{Budget, Prepaid};
 use lockstep_process::Outlook;
 use lockstep_proto::pb::lockstep::{
-    self as wire, AdapterList, AdapterReply, CheckHealthRequest, FlushCacheRequest,
-    FlushCacheResponse, FrontFigures, GetFiguresRequest, GetLoadRequest, GetLoadResponse,
-    ListAdaptersRequest, ListRequestsRequest, ListRequestsResponse, LoadAdapterRequest,
-    SetDepthRangeRequest, UnloadAdapterRequest, UpdateWeightsRequest, UpdateWeightsResponse,
-    WeightsInUse, adapter_reply, frontend_client::FrontendClient,
+    self as wire, CheckHealthRequest, FlushCacheRequest, FlushCacheResponse, FrontFigures,
+    GetFiguresRequest, GetLoadRequest, GetLoadResponse, ListRequestsRequest, ListRequestsResponse,
+    SetDepthRangeRequest, UpdateWeightsRequest, UpdateWeightsResponse, WeightsInUse,
+    frontend_client::FrontendClient,
 };
 use lockstep_types::{
     TraceContext,
@@ -319,47 +319,6 @@ impl SchedulerClient {
         match answer.error {
             Some(error) => Err(error.into()),
             None => Ok(answer),
-        }
-    }
-
-    /// Lists the adapters that requests may name.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unavailable`] if the scheduler does not answer in time.
-    pub async fn adapters(&self) -> Result<AdapterList, RequestError> {
-        let mut client = self.client()?;
-        self.answer(client.list_adapters(ListAdaptersRequest {}))
-            .await
-    }
-
-    /// Loads an adapter. Waits until all ranks have it, and returns all that there are.
-    ///
-    /// # Errors
-    /// The reason why nothing changed, or [`ErrorKind::Unavailable`].
-    pub async fn load_adapter(
-        &self,
-        wanted: LoadAdapterRequest,
-    ) -> Result<AdapterList, RequestError> {
-        let mut client = self.client()?;
-        let reply = client.load_adapter(wanted).await;
-        self.adapter_list(reply.map_err(|_| self.disconnected())?.into_inner())
-    }
-
-    /// Unloads an adapter, and returns those that are left.
-    ///
-    /// # Errors
-    /// The reason why nothing changed, or [`ErrorKind::Unavailable`].
-    pub async fn unload_adapter(&self, name: String) -> Result<AdapterList, RequestError> {
-        let mut client = self.client()?;
-        let reply = client.unload_adapter(UnloadAdapterRequest { name });
-        self.adapter_list(self.answer(reply).await?)
-    }
-
-    fn adapter_list(&self, reply: AdapterReply) -> Result<AdapterList, RequestError> {
-        match reply.kind {
-            Some(adapter_reply::Kind::Adapters(list)) => Ok(list),
-            Some(adapter_reply::Kind::Error(error)) => Err(error.into()),
-            None => Err(self.disconnected()),
         }
     }
 

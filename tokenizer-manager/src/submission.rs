@@ -1,6 +1,7 @@
 //! Conversion of a [`GenerateSpec`] to requests at the scheduler. Checks, tokenization
 //! and limits are the same for every API.
 
+mod adapter;
 mod check;
 mod constraint;
 mod context;
@@ -18,6 +19,7 @@ mod trace;
 
 use std::{sync::Arc, time::Duration};
 
+pub use adapter::adapter;
 pub use check::{count, integer, non_negative, stops as check_stops};
 pub use context::fits;
 pub use field_names::FieldNames;

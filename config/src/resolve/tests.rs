@@ -300,7 +300,7 @@ const REFUSED: &[(&str, &[&str])] = &[
     ("--max-lora-rank 2", &["--max-lora-rank", "--enable-lora"]),
     (
         "--lora-paths a=. --device cuda",
-        &["--device", "there is no GPU"],
+        &["--lora-paths", "--device", "processors alone"],
     ),
     (
         "--lora-paths a=. b=. a=.",

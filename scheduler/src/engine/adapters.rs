@@ -83,6 +83,13 @@ impl Engine {
             param: Some("lora_name".to_owned()),
             ..RequestError::new(ErrorKind::Invalid, format!("The adapter's name {rule}."))
         })?;
+        if self.config.server.is_model_name(name) {
+            let message = format!("`{name}` is a name of the model; give the adapter another one.");
+            return Err(RequestError {
+                param: Some("lora_name".to_owned()),
+                ..RequestError::new(ErrorKind::Invalid, message)
+            });
+        }
         let busy = match (&self.loading, &self.update) {
             (Some(_), _) => "Another adapter is being loaded; wait for it.",
             (_, Some(_)) => "An update of the weights is under way; wait for it.",

@@ -104,11 +104,19 @@ pub fn convert(
         logprobs,
         ..GenerationParams::default()
     };
+    let adapter_name = (!wire.lora_id.is_empty()).then(|| wire.lora_id.clone());
+    if adapter_name.is_some() && config.adapters.places == 0 {
+        return Err(invalid(
+            "lora_id",
+            "this server serves no adapters; leave it out, or start it with --enable-lora",
+        ));
+    }
     let request = |index: u64| {
         let mut request = Request {
             trace_id: wire.request_id.clone(),
             generation: generation.clone(),
             data_parallel_rank,
+            adapter_name: adapter_name.clone(),
             // Fields that the gateway's protocol does not have.
             ..Request::new(input_ids.clone(), max_new_tokens)
         };
@@ -145,7 +153,6 @@ fn refuse_unsupported(wire: &GenerateRequest) -> Result<(), Status> {
     let given = [
         ("mm_inputs", wire.mm_inputs.is_some()),
         ("input_embeds", !wire.input_embeds.is_empty()),
-        ("lora_id", !wire.lora_id.is_empty()),
         ("disaggregated_params", wire.disaggregated_params.is_some()),
         (
             "custom_logit_processor",

@@ -25,8 +25,6 @@ pub(super) struct LoadRequest {
     lora_path: String,
     /// vLLM's: another adapter may take the name. Here it always may.
     load_inplace: Option<bool>,
-    /// SGLang's: the adapter stays in memory. Here each does.
-    pinned: Option<bool>,
 }
 
 /// An adapter to unload.
@@ -49,21 +47,16 @@ async fn load_from_folder(app: &Arc<App>, request: Request) -> ApiResult<(String
     // The permission is checked before the body is read.
     let dir = AllowedFolder::of_adapters(app)?;
     let Json(request) = Json::<LoadRequest>::from_request(request, app).await?;
-    let LoadRequest {
-        lora_name: name,
-        lora_path,
-        // Both are as they are whatever is asked.
-        load_inplace: _,
-        pinned: _,
-    } = request;
+    let name = request.lora_name;
     check_name(&name)?;
-    if app.config.server.is_model_name(&name) {
-        return Err(ApiError::invalid(
-            "lora_name",
-            format!("`{name}` is a name of the model; give the adapter another one."),
+    if request.load_inplace == Some(false) {
+        return Err(ApiError::unsupported(
+            "load_inplace",
+            "'load_inplace' cannot be false here: other files take the name of an adapter at \
+             once; leave it out.",
         ));
     }
-    let path = dir.find("lora_path", lora_path).await?;
+    let path = dir.find("lora_path", request.lora_path).await?;
     let wanted = LoadAdapterRequest {
         name: name.clone(),
         path,

@@ -9,10 +9,11 @@ use crate::{
     http::{
         constraint::ConstraintFields,
         json::{Integer, Object, OneOrMany, Prompt},
-        openai::AskedModel,
     },
     request_id::check_id,
-    submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, check_lengths, count},
+    submission::{
+        FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, adapter, check_lengths, count,
+    },
 };
 
 /// SGLang's default of `max_new_tokens`.
@@ -68,7 +69,7 @@ pub(super) fn specs(
     if let Some(names) = request.lora_path.take() {
         let names = per_prompt("lora_path", Some(names), len, String::new())?;
         for (spec, name) in specs.iter_mut().zip(names) {
-            spec.adapter = AskedModel::adapter_in(app, "lora_path", name)?;
+            spec.adapter = adapter(&app.config, "lora_path", name)?;
         }
     }
     let logprob_fields = wanted.into_iter().zip(starts).zip(tops);
@@ -95,7 +96,7 @@ fn check_shared(app: &App, request: &GenerateRequest, field: &'static str) -> Ap
         sampling(params.clone(), &mut shared)?;
     }
     if let Some(OneOrMany::One(name)) = &request.lora_path {
-        AskedModel::adapter_in(app, "lora_path", name.clone())?;
+        adapter(&app.config, "lora_path", name.clone())?;
     }
     if let Some(OneOrMany::One(salt)) = &request.cache_salt {
         shared.cache_salt = Some(salt.clone());

@@ -3,10 +3,7 @@
 use lockstep_types::adapter::check_adapter_name;
 
 use super::model_not_found;
-use crate::{
-    app::App,
-    error::{ApiError, ApiResult},
-};
+use crate::{app::App, error::ApiResult};
 
 /// The served model, or an adapter of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,31 +50,6 @@ impl AskedModel {
             true => Ok(()),
             false => Err(model_not_found(app, &name)),
         }
-    }
-
-    /// Reads the name of an adapter alone; an empty one asks for none.
-    ///
-    /// # Errors
-    /// 400 on a server without adapters, 404 for a name that can be none. `field` has the name.
-    pub(crate) fn adapter_in(app: &App, field: &str, name: String) -> ApiResult<Option<String>> {
-        if name.is_empty() {
-            return Ok(None);
-        }
-        if app.config.adapters.places == 0 {
-            return Err(ApiError::unsupported(
-                field,
-                format!(
-                    "This server serves no adapters; leave '{field}' out, or start it with \
-                     `--enable-lora`."
-                ),
-            ));
-        }
-        if check_adapter_name(&name).is_err() {
-            let mut error = model_not_found(app, &name);
-            error.param = Some(field.to_owned());
-            return Err(error);
-        }
-        Ok(Some(name))
     }
 
     /// The name of the adapter, for the request to the scheduler.
