@@ -63,7 +63,8 @@ async fn loaded(app: &App) -> ApiResult<Vec<LoadedAdapter>> {
 }
 
 pub(in crate::http) async fn list(State(app): State<Arc<App>>) -> ApiResult<Response> {
-    let adapters = loaded(&app).await?;
+    // The model is listed before there is a scheduler, when no adapter can be used.
+    let adapters = loaded(&app).await.unwrap_or_default();
     let adapters = adapters.iter().map(|loaded| adapter(&app, loaded));
     json(&List {
         object: "list",
