@@ -108,6 +108,7 @@ fn resolve_on(
             ep_size: ranks.parallel.ep_size,
             collectives: ranks.parallel.collectives.backend,
             threads_per_rank: ranks.parallel.threads_per_rank,
+            adapters,
             speculation: &speculation,
             page_size: page_size(args)?,
             step: step_limits(&schedule, &ranks, &speculation, longest),

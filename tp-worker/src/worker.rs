@@ -1,5 +1,6 @@
 //! One rank: weights, cache, slots and sampler behind [`Worker::step`].
 
+mod adapters;
 mod agreement;
 mod batch;
 mod choices;
@@ -132,6 +133,7 @@ impl<B: Backend + 'static> Worker<B> {
             cache: weight_cache,
             notes: Some(agreement::NOTE),
             ep_size: config.parallel.ep_size,
+            adapters: config.adapters,
             ..LoadOptions::new(Axis::World, pass)
         };
         let (device, model, files) = (&mut backend, &config.model, options.files);

@@ -42,7 +42,7 @@ pub use engine::{
     ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig, TlsFiles, ToolStrictLevel,
     WebConfig, share_of_dp_rank,
 };
-pub use error::{ConfigError, ModelConfigError};
+pub use error::{AdapterError, ConfigError, ModelConfigError};
 pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
 pub use kv::{KvGroup, KvPages, KvSpec, StateLimits, WindowNeed};

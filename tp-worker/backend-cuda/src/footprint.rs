@@ -225,6 +225,7 @@ mod tests {
                 (3, matrix(head, MatrixRole::Vocabulary)),
             ],
             experts: Vec::new(),
+            adapted: Vec::new(),
             gathered,
         };
         let bytes = |passes: &[_], ranks| {

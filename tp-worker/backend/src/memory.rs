@@ -1,8 +1,8 @@
 //! Bytes of memory that a device takes, known before the device is opened.
 
 use crate::{
-    AttentionShape, Holds, InputLimits, KvShape, LatentShape, MatrixRole, Recurrence, StatesShape,
-    WeightFormat,
+    AdaptedShape, AttentionShape, Holds, InputLimits, KvShape, LatentShape, MatrixRole, Recurrence,
+    StatesShape, WeightFormat,
 };
 
 /// A weight matrix, by its size.
@@ -63,6 +63,9 @@ pub struct PassShape {
     /// Mixtures of experts: number of rows of activations, and the experts, each size of the
     /// layers once.
     pub experts: Vec<(usize, ExpertsShape)>,
+    /// Adapters beside projections: number of rows of activations, and the adapters, each size
+    /// once.
+    pub adapted: Vec<(usize, AdaptedShape)>,
     /// Most elements, of all ranks together, that [`crate::Exchange::gather_to_host`] brings to
     /// this rank; 0 on a rank that gets none.
     pub gathered: usize,

@@ -41,7 +41,7 @@ struct Allowed {
 ///
 /// # Errors
 /// An order that makes no sense, or a place that there is no room for. Both end the worker.
-pub fn follow<B: Backend>(
+pub fn follow<B: Backend + 'static>(
     worker: &mut Worker<B>,
     ctx: &RoleContext,
     order: AdapterOrder,

@@ -9,13 +9,12 @@ use lockstep_backend::{Backend, Groups};
 use lockstep_devices::{Device, DeviceOptions, OnDevice};
 use lockstep_model::LoadProgress;
 use lockstep_process::RoleContext;
-use lockstep_proto::pb::lockstep::{
-    AdapterRead, WeightsReloaded, WorkerReady, adapter_read, worker_message::Kind,
-};
+use lockstep_proto::pb::lockstep::{WeightsReloaded, WorkerReady, worker_message::Kind};
 use lockstep_speculation::DrafterRegistry;
 
 use super::{
     abort::SharedAbort,
+    adapters::{self, ReadAside},
     collectives::{self, Listener},
     commands::CommandThread,
     inspect::{self, InspectedFolders},
@@ -128,7 +127,7 @@ impl Following<'_> {
     fn follow<B: Device>(&self, worker: &mut Worker<B>) -> Result<bool, RunError> {
         let (ctx, outgoing) = (self.ctx, self.outgoing);
         let commands = CommandThread::new(outgoing.downgrade());
-        let looked = InspectedFolders::default();
+        let (looked, read) = (InspectedFolders::default(), ReadAside::default());
         while let Ok(order) = self.orders.recv() {
             let answer = match order {
                 Order::Plan(plan) => Kind::Result(worker.step(&plan)?.into()),
@@ -147,9 +146,11 @@ impl Following<'_> {
                     looked.forget();
                     continue;
                 }
-                Order::Adapter(_) => Kind::Adapter(AdapterRead {
-                    kind: Some(adapter_read::Kind::Error("no adapters yet".into())),
-                }),
+                Order::Adapter(order) => {
+                    let outgoing = outgoing.downgrade();
+                    adapters::follow(worker, ctx, order, &read, outgoing)?;
+                    continue;
+                }
                 Order::Drafter(command) => {
                     commands.send(worker.drafter_commands(), command);
                     continue;

@@ -1,29 +1,28 @@
-//! Adapters in a worker: read beside its steps, and placed between two of them.
+//! Adapters of a worker: each rank reads them aside, then all place them between two steps.
 
 use lockstep_backend::Backend;
 use lockstep_model::{AdapterReader, ReadAdapter};
 
 use super::{Worker, WorkerError};
 
-impl<B: Backend> Worker<B> {
-    /// Returns a reader of adapters for this rank. It reads on any thread, while steps go on.
+impl<B: Backend + 'static> Worker<B> {
+    /// Returns a reader of adapters for this rank. It may read on another thread while plans run.
     pub fn adapter_reader(&self) -> AdapterReader {
         self.transformer.adapter_reader()
     }
 
-    /// Puts an adapter in `place`. All ranks do so between the same two steps; requests of the
-    /// adapter that was there have ended.
+    /// Puts an adapter that [`Self::adapter_reader`] has read in `place`. The next step's requests
+    /// may have it. All ranks call this between the same two steps, with adapters of one content.
     ///
     /// # Errors
-    /// [`WorkerError::Model`] for a place that there is no room for. It ends the worker.
+    /// [`WorkerError`] for a place that there is no room for, or if the device fails.
     pub fn place_adapter(&mut self, place: u16, adapter: &ReadAdapter) -> Result<(), WorkerError> {
-        let placed = self
+        Ok(self
             .transformer
-            .place_adapter(&mut self.backend, place, adapter);
-        placed.map_err(Into::into)
+            .place_adapter(&mut self.backend, place, adapter)?)
     }
 
-    /// Takes the adapter out of `place`; its requests have ended.
+    /// Takes the adapter at `place` away, if there is one. No request may have it.
     pub fn clear_adapter(&mut self, place: u16) {
         self.transformer.clear_adapter(place);
     }

@@ -57,7 +57,9 @@ impl<B: Backend + 'static> Worker<B> {
             }
             Ok(loaded) => loaded,
         };
-        self.transformer = loaded.transformer;
+        let mut old = std::mem::replace(&mut self.transformer, loaded.transformer);
+        self.transformer.take_adapters(&mut old);
+        drop(old);
         self.config = loaded.config;
         match loaded.drafting {
             Drafting::Anew(drafting) => self.drafting = *drafting,
@@ -112,6 +114,7 @@ impl<B: Backend + 'static> Worker<B> {
             files,
             notes: Some(agreement::NOTE),
             ep_size: config.parallel.ep_size,
+            adapters: config.adapters,
             ..LoadOptions::new(Axis::World, limits)
         };
         let mut transformer = Transformer::load(backend, &config.model, options, progress)?;

@@ -235,6 +235,7 @@ fn operations_need_what_is_charged() {
                     recurrences: Vec::new(),
                     products: short.chain([(256, long)]).collect(),
                     experts: Vec::new(),
+                    adapted: Vec::new(),
                     gathered: 0,
                 };
                 attend(&mut backend, &attention, 6);
@@ -317,6 +318,7 @@ fn experts_need_what_is_charged() {
                     recurrences: Vec::new(),
                     products: Vec::new(),
                     experts: vec![(rows, experts)],
+                    adapted: Vec::new(),
                     gathered: 0,
                 };
                 let none = PassShape {
@@ -427,6 +429,7 @@ fn latents_need_what_is_charged() {
                     recurrences: Vec::new(),
                     products: Vec::new(),
                     experts: Vec::new(),
+                    adapted: Vec::new(),
                     gathered: 0,
                 };
                 let charged = memory.scratch_bytes(&[pass]);
@@ -456,6 +459,7 @@ fn partial_results_are_charged_up_to_their_limit() {
             recurrences: Vec::new(),
             products: Vec::new(),
             experts: Vec::new(),
+            adapted: Vec::new(),
             gathered,
         };
         CpuMemory::new(&options).scratch_bytes(&[pass])
@@ -529,6 +533,7 @@ fn recurrent_layers_need_what_is_charged() {
             recurrences: vec![Recurrence::Delta(delta)],
             products: Vec::new(),
             experts: Vec::new(),
+            adapted: Vec::new(),
             gathered: 0,
         };
         let without = PassShape {

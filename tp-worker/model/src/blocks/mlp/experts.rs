@@ -303,6 +303,7 @@ impl<B: Backend> Experts<B> {
             residual,
             delta,
             normed,
+            places: _,
             boundary,
         } = operands;
         match boundary {
