@@ -128,13 +128,9 @@ fn resolve_on(
     let sized = memory::size(&sizing, hardware, &device.rooms)?;
     let ((kv, context_length), mut notes) = (sized.value, sized.notes);
     notes.extend(at_start(device, hardware, &ranks.parallel, model));
-    let schedule = schedule::checked(args, context_length)?;
-    let mut node = node(args, model, device, &ranks)?;
+    let node = node(args, model, device, &ranks)?;
     let server = server::resolve(args, model, context_length, node.api_key.is_some())?;
-    node.lora_paths = lora::at_start(args, model, &server)?;
-    notes.extend(open_to_others::notes(args, &server, &speculation));
-    notes.extend(speculation::fit(&speculation, context_length)?);
-    notes.extend(long_rope(model, context_length));
+    notes.extend(of_server(args, model, &server, &speculation)?);
     let engine = EngineConfig {
         dtype,
         device: device.config,
@@ -142,7 +138,7 @@ fn resolve_on(
         graphs,
         parallel: ranks.parallel,
         kv,
-        schedule,
+        schedule: schedule::checked(args, context_length)?,
         speculation: speculation.serving(context_length),
         adapters,
         timeouts: timeouts(args),
@@ -151,6 +147,19 @@ fn resolve_on(
     };
     let value = (engine, node);
     Ok(Resolved { value, notes })
+}
+
+/// Notes about a server that is resolved.
+fn of_server(
+    args: &ServeArgs,
+    model: &ModelConfig,
+    server: &ServerConfig,
+    speculation: &SpeculationConfig,
+) -> Result<Vec<String>, ConfigError> {
+    let mut notes: Vec<_> = open_to_others::notes(args, server, speculation).collect();
+    notes.extend(speculation::fit(speculation, server.context_length)?);
+    notes.extend(long_rope(model, server.context_length));
+    Ok(notes)
 }
 
 /// Limits of the largest step of a DP rank, with texts of at most `longest` tokens.
@@ -180,7 +189,7 @@ fn node(
         cores: ranks.cores.clone(),
         weight_cache: format::weight_cache(args, model.load_format, device.config.kind)?,
         weight_update_dir: weight_update_dir(args)?,
-        lora_paths: Vec::new(),
+        lora_paths: lora::at_start(args, model)?,
         lora_dir: lora::folder(args)?,
         api_key,
         admin_api_key,

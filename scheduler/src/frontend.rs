@@ -23,7 +23,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     hello::hello,
-    inbox::{Command, Commands},
+    inbox::{AdapterCommand, Command, Commands},
     ports::Ports,
     sinks::{SINK_QUEUE, Sink, SinkId},
 };
@@ -187,7 +187,7 @@ impl Frontend for FrontendService {
     ) -> Result<Response<AdapterReply>, Status> {
         let wanted = request.into_inner();
         self.commands
-            .ask(|reply| Command::LoadAdapter { wanted, reply })
+            .ask(|reply| Command::Adapters(AdapterCommand::Load { wanted, reply }))
             .await
             .map(Response::new)
     }
@@ -198,7 +198,7 @@ impl Frontend for FrontendService {
     ) -> Result<Response<AdapterReply>, Status> {
         let name = request.into_inner().name;
         self.commands
-            .ask(|reply| Command::UnloadAdapter { name, reply })
+            .ask(|reply| Command::Adapters(AdapterCommand::Unload { name, reply }))
             .await
             .map(Response::new)
     }
@@ -208,7 +208,7 @@ impl Frontend for FrontendService {
         _: Request<ListAdaptersRequest>,
     ) -> Result<Response<AdapterList>, Status> {
         self.commands
-            .ask(|reply| Command::ListAdapters { reply })
+            .ask(|reply| Command::Adapters(AdapterCommand::List { reply }))
             .await
             .map(Response::new)
     }

@@ -111,18 +111,8 @@ pub enum Command {
         wanted: UpdateWeightsRequest,
         reply: oneshot::Sender<UpdateWeightsResponse>,
     },
-    /// Loads an adapter; the answer comes when all ranks have it.
-    LoadAdapter {
-        wanted: LoadAdapterRequest,
-        reply: oneshot::Sender<AdapterReply>,
-    },
-    /// Takes an adapter's name away.
-    UnloadAdapter {
-        name: String,
-        reply: oneshot::Sender<AdapterReply>,
-    },
-    /// Asks for the adapters that requests may name.
-    ListAdapters { reply: oneshot::Sender<AdapterList> },
+    /// Loads, unloads or lists adapters.
+    Adapters(AdapterCommand),
     /// Sends a command to the drafters, one on each DP rank's lead.
     Drafter {
         command: DrafterCommand,
@@ -130,6 +120,22 @@ pub enum Command {
     },
     /// Subscribes to changes of the prefix caches.
     CacheEvents { reply: mpsc::Sender<CacheChanges> },
+}
+
+/// A command about adapters.
+pub enum AdapterCommand {
+    /// Loads one; the answer comes when all ranks have it.
+    Load {
+        wanted: LoadAdapterRequest,
+        reply: oneshot::Sender<AdapterReply>,
+    },
+    /// Takes the name of one away.
+    Unload {
+        name: String,
+        reply: oneshot::Sender<AdapterReply>,
+    },
+    /// Asks for those that requests may name.
+    List { reply: oneshot::Sender<AdapterList> },
 }
 
 /// A message of a worker.

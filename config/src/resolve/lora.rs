@@ -77,11 +77,7 @@ fn asked(given: &LoraArgs) -> &'static str {
 pub(super) fn at_start(
     args: &ServeArgs,
     model: &ModelConfig,
-    server: &ServerConfig,
 ) -> Result<Vec<NamedAdapter>, ConfigError> {
-    let wrong = |name: &str, why: &str, remedy: &str| {
-        Err(ConfigError::value("--lora-paths", name, why, remedy))
-    };
     let adapters = &args.lora.lora_paths;
     if model.load_format == LoadFormat::Dummy && !adapters.is_empty() {
         return Err(ConfigError::conflict(
@@ -99,13 +95,6 @@ pub(super) fn at_start(
                 "Give each adapter a name of its own",
             );
         }
-        if server.is_model_name(name) {
-            return wrong(
-                name,
-                "is a name of the model",
-                "Give the adapter another name",
-            );
-        }
         if !path.is_dir() {
             let folder = path.display().to_string();
             return wrong(
@@ -116,6 +105,23 @@ pub(super) fn at_start(
         }
     }
     Ok(adapters.clone())
+}
+
+/// Checks that no adapter of the start is called as the model.
+pub(super) fn names(args: &ServeArgs, server: &ServerConfig) -> Result<(), ConfigError> {
+    let mut names = args.lora.lora_paths.iter().map(|adapter| &adapter.name);
+    match names.find(|name| server.is_model_name(name)) {
+        None => Ok(()),
+        Some(name) => wrong(
+            name,
+            "is a name of the model",
+            "Give the adapter another name",
+        ),
+    }
+}
+
+fn wrong<T>(value: &str, why: &str, remedy: &str) -> Result<T, ConfigError> {
+    Err(ConfigError::value("--lora-paths", value, why, remedy))
 }
 
 /// The folder of adapters that requests may name. It must exist.

@@ -14,7 +14,7 @@ use lockstep_types::{
 use tokio::sync::oneshot;
 
 use super::{Engine, Phase, requests::unavailable};
-use crate::error::RunError;
+use crate::{error::RunError, inbox::AdapterCommand};
 
 /// Sender of the outcome.
 pub type Reply = oneshot::Sender<AdapterReply>;
@@ -61,12 +61,24 @@ impl Loading {
 }
 
 impl Engine {
+    /// Handles a command about adapters.
+    pub(super) fn handle_adapters(&mut self, command: AdapterCommand) -> Result<(), RunError> {
+        match command {
+            AdapterCommand::Load { wanted, reply } => self.load_adapter(wanted, reply)?,
+            AdapterCommand::Unload { name, reply } => {
+                // The asker may have given up.
+                let _ = reply.send(self.unload_adapter(&name));
+            }
+            AdapterCommand::List { reply } => {
+                // The asker may have given up.
+                let _ = reply.send(self.adapters.list());
+            }
+        }
+        Ok(())
+    }
+
     /// Begins to load an adapter, or answers with the reason why not.
-    pub(super) fn load_adapter(
-        &mut self,
-        wanted: LoadAdapterRequest,
-        reply: Reply,
-    ) -> Result<(), RunError> {
+    fn load_adapter(&mut self, wanted: LoadAdapterRequest, reply: Reply) -> Result<(), RunError> {
         match self.may_load(&wanted.name) {
             Ok(()) => self.read_adapter(wanted, Some(reply)),
             Err(error) => {
@@ -234,7 +246,7 @@ impl Engine {
     }
 
     /// Takes an adapter's name away. Requests that have it go on.
-    pub(super) fn unload_adapter(&mut self, name: &str) -> AdapterReply {
+    fn unload_adapter(&mut self, name: &str) -> AdapterReply {
         let removed = self.may_change_adapters();
         match removed.and_then(|()| self.adapters.remove(name)) {
             Ok(()) => {

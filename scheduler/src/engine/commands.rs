@@ -38,15 +38,7 @@ impl Engine {
                 }
             }
             Command::UpdateWeights { wanted, reply } => self.update_weights(wanted, reply)?,
-            Command::LoadAdapter { wanted, reply } => self.load_adapter(wanted, reply)?,
-            Command::UnloadAdapter { name, reply } => {
-                // The asker may have given up.
-                let _ = reply.send(self.unload_adapter(&name));
-            }
-            Command::ListAdapters { reply } => {
-                // The asker may have given up.
-                let _ = reply.send(self.adapters.list());
-            }
+            Command::Adapters(command) => self.handle_adapters(command)?,
             Command::Drafter { command, reply } => self.command_drafters(&command, reply)?,
             Command::Health { force_step, reply } => self.ask_health(force_step, reply),
             Command::HealthLate { asked } => self.health_late(asked),

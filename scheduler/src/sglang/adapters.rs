@@ -10,7 +10,7 @@ use lockstep_proto::pb::{
 use lockstep_types::request::RequestError;
 use tonic::Status;
 
-use crate::inbox::{Command, Commands};
+use crate::inbox::{AdapterCommand, Command, Commands};
 
 /// Loads an adapter, as `/v1/load_lora_adapter` does.
 pub async fn load(
@@ -22,7 +22,7 @@ pub async fn load(
         name: name.clone(),
         path: wire.lora_path,
     };
-    let ask = |reply| Command::LoadAdapter { wanted, reply };
+    let ask = |reply| Command::Adapters(AdapterCommand::Load { wanted, reply });
     let loaded = list(commands.ask(ask).await?)?;
     Ok(LoadLoRaAdapterResponse {
         success: true,
@@ -37,9 +37,9 @@ pub async fn unload(
     wire: UnloadLoRaAdapterRequest,
 ) -> Result<UnloadLoRaAdapterResponse, Status> {
     let name = name(wire.lora_name, &wire.lora_id)?;
-    let ask = |reply| Command::UnloadAdapter {
-        name: name.clone(),
-        reply,
+    let ask = |reply| {
+        let name = name.clone();
+        Command::Adapters(AdapterCommand::Unload { name, reply })
     };
     let left = list(commands.ask(ask).await?)?;
     Ok(UnloadLoRaAdapterResponse {
@@ -51,9 +51,8 @@ pub async fn unload(
 
 /// Lists the adapters that requests may name.
 pub async fn loaded(commands: &Commands) -> Result<ListLoadedLoRaAdaptersResponse, Status> {
-    let list = commands
-        .ask(|reply| Command::ListAdapters { reply })
-        .await?;
+    let ask = |reply| Command::Adapters(AdapterCommand::List { reply });
+    let list = commands.ask(ask).await?;
     let adapter = |LoadedAdapter { name, path, .. }| LoadedLoRaAdapter {
         lora_id: name.clone(),
         lora_name: name,

@@ -104,13 +104,7 @@ pub fn convert(
         logprobs,
         ..GenerationParams::default()
     };
-    let adapter_name = (!wire.lora_id.is_empty()).then(|| wire.lora_id.clone());
-    if adapter_name.is_some() && config.adapters.places == 0 {
-        return Err(invalid(
-            "lora_id",
-            "this server serves no adapters; leave it out, or start it with --enable-lora",
-        ));
-    }
+    let adapter_name = adapter(&wire.lora_id, config)?;
     let request = |index: u64| {
         let mut request = Request {
             trace_id: wire.request_id.clone(),
@@ -123,14 +117,26 @@ pub fn convert(
         request.generation.sampling.seed = seed.wrapping_add(index);
         request
     };
-    let requests = (0..choices as u64).map(request).collect();
     Ok(Call {
-        requests,
+        requests: (0..choices as u64).map(request).collect(),
         stream: wire.stream,
         interval,
         logprobs,
         logprob_bytes,
     })
+}
+
+/// Returns the name of the adapter that a call asks for. Whether there is such an adapter is known
+/// to the engine.
+fn adapter(lora_id: &str, config: &EngineConfig) -> Result<Option<String>, Status> {
+    match (lora_id.is_empty(), config.adapters.places) {
+        (true, _) => Ok(None),
+        (false, 0) => Err(invalid(
+            "lora_id",
+            "this server serves no adapters; leave it out, or start it with --enable-lora",
+        )),
+        (false, _) => Ok(Some(lora_id.to_owned())),
+    }
 }
 
 /// Refuses a call for more bytes of log-probabilities than any call may have.
