@@ -62,23 +62,16 @@ async fn load(
 
 async fn unload(frontend: &Frontend, name: &str) -> Result<Vec<(String, u32)>, RequestError> {
     let name = name.to_owned();
-    let reply = frontend
-        .client
-        .clone()
-        .unload_adapter(UnloadAdapterRequest { name });
-    listed(reply.await.expect("an answer").into_inner())
+    let mut client = frontend.client.clone();
+    let reply = client.unload_adapter(UnloadAdapterRequest { name }).await;
+    listed(reply.expect("an answer").into_inner())
 }
 
 async fn list(frontend: &Frontend) -> Vec<String> {
-    let list = frontend
-        .client
-        .clone()
-        .list_adapters(ListAdaptersRequest {});
-    let list = list.await.expect("an answer").into_inner();
-    list.adapters
-        .into_iter()
-        .map(|adapter| adapter.name)
-        .collect()
+    let mut client = frontend.client.clone();
+    let list = client.list_adapters(ListAdaptersRequest {}).await;
+    let adapters = list.expect("an answer").into_inner().adapters;
+    adapters.into_iter().map(|adapter| adapter.name).collect()
 }
 
 fn named(all: &[(&str, u32)]) -> Vec<(String, u32)> {
