@@ -1,28 +1,29 @@
-//! Adapters of a worker: each rank reads them aside, then all place them between two steps.
+//! Adapters in a worker: read beside its steps, and placed between two of them.
 
 use lockstep_backend::Backend;
 use lockstep_model::{AdapterReader, ReadAdapter};
 
 use super::{Worker, WorkerError};
 
-impl<B: Backend + 'static> Worker<B> {
-    /// Returns a reader of adapters for this rank. It may read on another thread while plans run.
+impl<B: Backend> Worker<B> {
+    /// Returns a reader of adapters for this rank. It reads on any thread, while steps go on.
     pub fn adapter_reader(&self) -> AdapterReader {
         self.transformer.adapter_reader()
     }
 
-    /// Puts an adapter that [`Self::adapter_reader`] has read in `place`. The next step's requests
-    /// may have it. All ranks call this between the same two steps, with adapters of one content.
+    /// Puts an adapter in `place`. All ranks do so between the same two steps; requests of the
+    /// adapter that was there have ended.
     ///
     /// # Errors
-    /// [`WorkerError`] for a place that there is no room for, or if the device fails.
+    /// [`WorkerError::Model`] for a place that there is no room for. It ends the worker.
     pub fn place_adapter(&mut self, place: u16, adapter: &ReadAdapter) -> Result<(), WorkerError> {
-        Ok(self
+        let placed = self
             .transformer
-            .place_adapter(&mut self.backend, place, adapter)?)
+            .place_adapter(&mut self.backend, place, adapter);
+        placed.map_err(Into::into)
     }
 
-    /// Takes the adapter at `place` away, if there is one. No request may have it.
+    /// Takes the adapter out of `place`; its requests have ended.
     pub fn clear_adapter(&mut self, place: u16) {
         self.transformer.clear_adapter(place);
     }

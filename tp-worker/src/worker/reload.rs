@@ -26,7 +26,8 @@ impl<B: Backend + 'static> Worker<B> {
     ///
     /// All ranks call this together, while no request is running: the keys and values in the
     /// cache belong to the old weights. Old and new weights are in memory at once until the new
-    /// ones are complete. So nothing is lost if the new ones can't be loaded.
+    /// ones are complete. So nothing is lost if the new ones can't be loaded. Adapters belong to the
+    /// old weights, and are gone.
     ///
     /// # Errors
     /// [`WorkerError::Reload`] if a rank can't load the new weights, if the weights do not fit the
@@ -57,9 +58,7 @@ impl<B: Backend + 'static> Worker<B> {
             }
             Ok(loaded) => loaded,
         };
-        let mut old = std::mem::replace(&mut self.transformer, loaded.transformer);
-        self.transformer.take_adapters(&mut old);
-        drop(old);
+        self.transformer = loaded.transformer;
         self.config = loaded.config;
         match loaded.drafting {
             Drafting::Anew(drafting) => self.drafting = *drafting,

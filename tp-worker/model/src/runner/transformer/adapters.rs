@@ -137,12 +137,6 @@ impl<B: Backend> Transformer<B> {
         }
     }
 
-    /// Takes over the adapters of a model of the same sizes, which loses them.
-    pub fn take_adapters(&mut self, from: &mut Self) {
-        std::mem::swap(&mut self.adapters, &mut from.adapters);
-        std::mem::swap(&mut self.context.adapters, &mut from.context.adapters);
-    }
-
     /// Checks that the adapters of the batch's rows are placed, and notes whether there are some.
     /// With several DP ranks the others may bring some.
     ///
