@@ -18,22 +18,23 @@ const PROJECTIONS: [(&str, usize, usize); 2] =
 /// Panics if the folder can't be made.
 pub fn write(folder: &Path, seed: u64) {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut value = |scale: f32| {
+    let mut value = |largest: f32| {
         // xorshift64 (Marsaglia, 2003).
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         let share = (state >> 40) as f32 / (1 << 24) as f32;
-        (share * 2.0 - 1.0) * scale
+        (share * 2.0 - 1.0) * largest
     };
     let (mut header, mut bytes) = (Map::new(), Vec::new());
     for layer in 0..LAYERS {
         for (module, inputs, outputs) in PROJECTIONS {
-            let matrices = [("A", [RANK, inputs]), ("B", [outputs, RANK])];
-            for (matrix, shape) in matrices {
+            // Enough to change a text, and too little to make every text one token.
+            let matrices = [("A", [RANK, inputs], 0.1), ("B", [outputs, RANK], 0.5)];
+            for (matrix, shape, largest) in matrices {
                 let start = bytes.len();
                 for _ in 0..shape[0] * shape[1] {
-                    bytes.extend(value(0.1).to_le_bytes());
+                    bytes.extend(value(largest).to_le_bytes());
                 }
                 let name =
                     format!("base_model.model.model.layers.{layer}.{module}.lora_{matrix}.weight");
