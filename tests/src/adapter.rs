@@ -29,8 +29,8 @@ pub fn write(folder: &Path, seed: u64) {
     let (mut header, mut bytes) = (Map::new(), Vec::new());
     for layer in 0..LAYERS {
         for (module, inputs, outputs) in PROJECTIONS {
-            // Enough to change a text, and too little to make every text one token.
-            let matrices = [("A", [RANK, inputs], 0.1), ("B", [outputs, RANK], 0.5)];
+            // Enough to change every text.
+            let matrices = [("A", [RANK, inputs], 0.1), ("B", [outputs, RANK], 0.4)];
             for (matrix, shape, largest) in matrices {
                 let start = bytes.len();
                 for _ in 0..shape[0] * shape[1] {
