@@ -1,27 +1,8 @@
 //! Generation parameters on the wire. Each message has their fields among its own.
 
-use lockstep_types::{adapter::Adapter, generation::GenerationParams};
+use lockstep_types::generation::GenerationParams;
 
 use crate::{WireError, constraint, pb::lockstep as pb};
-
-/// Reads an adapter.
-pub(crate) fn read_adapter(wire: pb::Adapter) -> Result<Adapter, WireError> {
-    let place = wire.place.try_into();
-    Ok(Adapter {
-        place: place.map_err(|_| WireError::Missing("adapter.place"))?,
-        content: u128::from(wire.content_high) << 64 | u128::from(wire.content_low),
-    })
-}
-
-/// Writes an adapter.
-pub(crate) fn write_adapter(adapter: Adapter) -> pb::Adapter {
-    let (content_low, content_high) = adapter.content_halves();
-    pb::Adapter {
-        place: adapter.place.into(),
-        content_low,
-        content_high,
-    }
-}
 
 /// Makes both conversions for each message that has the fields of [`GenerationParams`], but for
 /// the adapter: a frontend knows its name alone, and workers its place.

@@ -162,6 +162,8 @@ impl From<RequestError> for pb::RequestError {
             ErrorKind::Unavailable => pb::ErrorKind::Unavailable,
             ErrorKind::Timeout => pb::ErrorKind::Timeout,
             ErrorKind::Internal => pb::ErrorKind::Internal,
+            ErrorKind::NotFound => pb::ErrorKind::NotFound,
+            ErrorKind::Conflict => pb::ErrorKind::Conflict,
         };
         Self {
             kind: kind.into(),
@@ -179,6 +181,8 @@ impl From<pb::RequestError> for RequestError {
             pb::ErrorKind::Overloaded => ErrorKind::Overloaded,
             pb::ErrorKind::Unavailable => ErrorKind::Unavailable,
             pb::ErrorKind::Timeout => ErrorKind::Timeout,
+            pb::ErrorKind::NotFound => ErrorKind::NotFound,
+            pb::ErrorKind::Conflict => ErrorKind::Conflict,
             // A kind that this build does not know is a fault of the other side.
             pb::ErrorKind::Internal | pb::ErrorKind::Unspecified => ErrorKind::Internal,
         };
@@ -199,6 +203,8 @@ pub fn status(error: RequestError) -> tonic::Status {
         ErrorKind::Unavailable => tonic::Code::Unavailable,
         ErrorKind::Timeout => tonic::Code::DeadlineExceeded,
         ErrorKind::Internal => tonic::Code::Internal,
+        ErrorKind::NotFound => tonic::Code::NotFound,
+        ErrorKind::Conflict => tonic::Code::FailedPrecondition,
     };
     let mut status = tonic::Status::new(code, error.message);
     if let Some(seconds) = error.retry_after_s {

@@ -10,7 +10,7 @@ use lockstep_types::{
     },
 };
 
-use crate::{WireError, generation, mirror::mirror, pb::lockstep as pb};
+use crate::{WireError, mirror::mirror, pb::lockstep as pb};
 
 mirror!(try StepPlan {
     step, draft_steps, depth_range: filled, parts: try_each
@@ -65,7 +65,7 @@ mirror!(SlotOutput {
 impl TryFrom<pb::SlotOpen> for SlotOpen {
     type Error = WireError;
     fn try_from(mut wire: pb::SlotOpen) -> Result<Self, WireError> {
-        let adapter = wire.adapter.take().map(generation::read_adapter);
+        let adapter = wire.adapter.take().map(TryInto::try_into);
         Ok(Self {
             generation: GenerationParams {
                 adapter: adapter.transpose()?,
@@ -102,7 +102,7 @@ impl From<SlotOpen> for pb::SlotOpen {
             drafted,
             state,
             restore,
-            adapter: params.adapter.map(generation::write_adapter),
+            adapter: params.adapter.map(Into::into),
             ..Self::default()
         };
         wire.with_generation(params)

@@ -267,6 +267,8 @@ fn error() -> impl Strategy<Value = RequestError> {
         ErrorKind::Unavailable,
         ErrorKind::Timeout,
         ErrorKind::Internal,
+        ErrorKind::NotFound,
+        ErrorKind::Conflict,
     ]);
     (kind, ".{0,8}", option::of(".{0,8}"), any::<Option<u32>>()).prop_map(
         |(kind, message, param, retry_after_s)| RequestError {

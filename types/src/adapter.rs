@@ -1,5 +1,7 @@
 //! Adapters (LoRA) of the served model.
 
+use std::path::PathBuf;
+
 use lockstep_adaptive::Digest;
 use serde::{Deserialize, Serialize};
 
@@ -38,4 +40,54 @@ pub struct AdapterLimits {
     pub places: u16,
     /// Largest rank of a matrix pair.
     pub rank: usize,
+}
+
+/// An adapter that is loaded at the start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedAdapter {
+    /// Name by which requests ask for it.
+    pub name: String,
+    /// Its folder.
+    pub path: PathBuf,
+}
+
+/// Most bytes of an adapter's name.
+pub const ADAPTER_NAME_BYTES: usize = 128;
+
+/// Checks that `name` can be an adapter's: one to [`ADAPTER_NAME_BYTES`] letters, digits and
+/// `. _ - / @ +`. A colon is none of them, since `MODEL:NAME` asks for an adapter too.
+///
+/// # Errors
+/// The rule, as the end of a sentence about the name.
+pub fn check_adapter_name(name: &str) -> Result<(), &'static str> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/@+".contains(&byte);
+    let fits = (1..=ADAPTER_NAME_BYTES).contains(&name.len()) && name.bytes().all(allowed);
+    fits.then_some(())
+        .ok_or("must be 1 to 128 ASCII letters, digits and characters of ._-/@+")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_short_and_plain() {
+        let longest = "x".repeat(ADAPTER_NAME_BYTES);
+        for name in ["a", "org/sql-lora_v1.2@main+x", &longest] {
+            assert_eq!(check_adapter_name(name), Ok(()), "{name}");
+        }
+        let longer = "x".repeat(ADAPTER_NAME_BYTES + 1);
+        for name in [
+            "", " ", "a b", "a:b", "a=b", "a\n", "ä", "a\"b", "a{b}", "a\0", &longer,
+        ] {
+            assert!(check_adapter_name(name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn halves_are_the_whole_content() {
+        let content = 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210;
+        let (low, high) = Adapter { place: 0, content }.content_halves();
+        assert_eq!(u128::from(high) << 64 | u128::from(low), content);
+    }
 }

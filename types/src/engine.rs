@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AdapterLimits, CollectiveConfig, ConnectionLimits, DeviceConfig, Dtype, KvCacheDtype,
-    ModelConfig, SpeculationConfig, TraceConfig,
+    ModelConfig, NamedAdapter, SpeculationConfig, TraceConfig,
 };
 
 /// Configuration that all processes of one engine share. It is equal on every node: each
@@ -230,6 +230,14 @@ pub struct ServerConfig {
     pub limits: LimitsConfig,
 }
 
+impl ServerConfig {
+    /// Returns true if requests without an adapter may name the model so.
+    pub fn is_model_name(&self, name: &str) -> bool {
+        let aliases = &self.served_model_aliases;
+        name == "default" || name == self.served_model_name || aliases.iter().any(|own| own == name)
+    }
+}
+
 /// Parsers that tell reasoning and tool calls from the text of chat answers, by name: `auto`
 /// = that of the model's chat template, `none` = none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -342,6 +350,10 @@ pub struct NodeConfig {
     /// Folder of the weight folders that requests may name as new weights; `None` = requests
     /// may name none.
     pub weight_update_dir: Option<PathBuf>,
+    /// Adapters that are loaded at the start.
+    pub lora_paths: Vec<NamedAdapter>,
+    /// Folder of the adapters' folders that requests may name; `None` = requests may name none.
+    pub lora_dir: Option<PathBuf>,
     /// Key that clients must show.
     pub api_key: Option<String>,
     /// Key that operators must show.

@@ -32,7 +32,7 @@ mod step_limits;
 mod traces;
 mod weight;
 
-pub use adapter::AdapterLimits;
+pub use adapter::{AdapterLimits, NamedAdapter};
 pub use checkpoint::{CheckpointFormat, Fp8Checkpoint, Mxfp4Checkpoint};
 pub use connections::ConnectionLimits;
 pub use constraint_work::ConstraintWork;

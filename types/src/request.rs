@@ -72,6 +72,10 @@ pub enum ErrorKind {
     Timeout,
     /// A fault of the server: 500, INTERNAL.
     Internal,
+    /// The model, adapter or other thing that it names is not there: 404, NOT_FOUND.
+    NotFound,
+    /// The present state of the server is in the way: 409, FAILED_PRECONDITION.
+    Conflict,
 }
 
 /// A request's failure.

@@ -253,6 +253,8 @@ pub fn node_config(run_dir: PathBuf) -> NodeConfig {
         cores: Vec::new(),
         weight_cache: None,
         weight_update_dir: None,
+        lora_paths: Vec::new(),
+        lora_dir: None,
         api_key: None,
         admin_api_key: None,
         tls: None,
