@@ -7,13 +7,13 @@ mod cell;
 mod phases;
 mod work;
 
-use std::time::Instant;
+use std::{path::PathBuf, time::Instant};
 
 use anyhow::Context as _;
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs};
 use lockstep_config::{Hardware, ServeArgs};
 use lockstep_local_engine::{LocalEngine, LocalOptions};
-use lockstep_types::{Algorithms, EngineConfig, NodeConfig};
+use lockstep_types::{Algorithms, EngineConfig, NamedAdapter, NodeConfig, adapter::Adapter};
 
 use crate::roofline::{self, Ceiling, Drift, Traffic, working_set};
 use crate::{
@@ -45,6 +45,12 @@ pub struct Args {
     /// Repetitions; the median is reported, with the extremes.
     #[arg(long, default_value_t = 3)]
     repeat: usize,
+    /// Folders of adapters (LoRA), which requests have in turn [default: none has one].
+    #[arg(long, value_name = "FOLDER", num_args = 1.., value_delimiter = ',')]
+    lora_paths: Vec<PathBuf>,
+    /// Largest rank of these adapters [default: 16].
+    #[arg(long, value_name = "RANK", requires = "lora_paths")]
+    max_lora_rank: Option<usize>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -107,10 +113,15 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
     progress("loading the model");
     let mut engine = LocalEngine::start(&config, &options)?;
     let loaded = start.elapsed();
+    let adapters = load_adapters(&mut engine, &args.lora_paths)?;
     let work = Model::new(&config, engine.weight_bytes());
-    let cells = phases::measure(&mut engine, &args, &work)?;
+    let cells = phases::measure(&mut engine, &args, &work, &adapters)?;
     let peak = machine::peak_memory().map(|bytes| bytes as f64 / f64::from(1 << 30));
-    let notes = about(&config, &engine, inside);
+    let mut notes = about(&config, &engine, inside);
+    if !adapters.is_empty() {
+        notes.push(("adapters", adapters.len().into()));
+        notes.push(("largest rank of adapters", config.adapters.rank.into()));
+    }
     let ranks = engine.descriptions().to_vec();
     drop(engine);
     progress("the machine's limits again");
@@ -143,6 +154,13 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
         None => report.note("limits", "not measured on this device"),
     }
     Ok(report)
+}
+
+/// Loads adapters to the first places.
+fn load_adapters(engine: &mut LocalEngine, folders: &[PathBuf]) -> anyhow::Result<Vec<Adapter>> {
+    let folders = (0..).zip(folders);
+    let loaded = folders.map(|(place, folder)| Ok(engine.load_adapter(place, folder)?));
+    loaded.collect()
 }
 
 /// Adds a row for each cell, beside its limit.
@@ -227,6 +245,22 @@ fn about(
     notes
 }
 
+/// Asks for room for the adapters.
+fn name_adapters(args: &Args, engine: &mut ServeArgs) -> anyhow::Result<()> {
+    let named = |(number, path): (usize, &PathBuf)| NamedAdapter {
+        name: number.to_string(),
+        path: path.clone(),
+    };
+    let folders = &args.lora_paths;
+    engine.lora.lora_paths = folders.iter().enumerate().map(named).collect();
+    engine.lora.max_lora_rank = args.max_lora_rank;
+    if !folders.is_empty() {
+        let places = u16::try_from(folders.len()).context("--lora-paths names too many")?;
+        engine.lora.max_loras_per_batch = Some(places);
+    }
+    Ok(())
+}
+
 fn resolve(args: &Args) -> anyhow::Result<(EngineConfig, NodeConfig)> {
     let longest = args.prefill.iter().copied().max().unwrap_or(0) + 1;
     let longest = longest.max(args.context + args.output_len);
@@ -237,6 +271,7 @@ fn resolve(args: &Args) -> anyhow::Result<(EngineConfig, NodeConfig)> {
         args.memory.clone(),
         args.schedule.clone(),
     );
+    name_adapters(args, &mut engine)?;
     let room = longest_context(&args.model).min(longest + 16);
     engine.model.context_length.get_or_insert(room);
     // DP ranks share out this number, rounded down.

@@ -74,7 +74,9 @@ fn company_and_drafts_change_no_text() {
             let ids = [0, 1, 2].map(|at| &texts[at].token_ids);
             assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
         }
+        // Adapters have one prompt, and share none of it.
         let chunked = Setup {
+            radix: true,
             chunk: Some(5),
             page: 4,
             running: 4,
@@ -87,6 +89,7 @@ fn company_and_drafts_change_no_text() {
             (Algorithm::Standalone, Shape::chain(3)),
         ] {
             let drafting = Setup {
+                radix: true,
                 speculation: Some((algorithm, shape)),
                 ..plain.clone()
             };
