@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs};
 use lockstep_config::{Hardware, ServeArgs};
 use lockstep_local_engine::{LocalEngine, LocalOptions};
-use lockstep_types::{Algorithms, EngineConfig, NamedAdapter, NodeConfig, adapter::Adapter};
+use lockstep_types::{Algorithms, EngineConfig, NamedAdapter, NodeConfig};
 
 use crate::roofline::{self, Ceiling, Drift, Traffic, working_set};
 use crate::{
@@ -113,15 +113,10 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
     progress("loading the model");
     let mut engine = LocalEngine::start(&config, &options)?;
     let loaded = start.elapsed();
-    let adapters = load_adapters(&mut engine, &args.lora_paths)?;
     let work = Model::new(&config, engine.weight_bytes());
-    let cells = phases::measure(&mut engine, &args, &work, &adapters)?;
+    let cells = phases::measure(&mut engine, &args, &work)?;
     let peak = machine::peak_memory().map(|bytes| bytes as f64 / f64::from(1 << 30));
-    let mut notes = about(&config, &engine, inside);
-    if !adapters.is_empty() {
-        notes.push(("adapters", adapters.len().into()));
-        notes.push(("largest rank of adapters", config.adapters.rank.into()));
-    }
+    let notes = about(&config, &engine, inside);
     let ranks = engine.descriptions().to_vec();
     drop(engine);
     progress("the machine's limits again");
@@ -154,13 +149,6 @@ fn report(mut args: Args, demo: DemoModel, bytes: usize) -> anyhow::Result<Repor
         None => report.note("limits", "not measured on this device"),
     }
     Ok(report)
-}
-
-/// Loads adapters to the first places.
-fn load_adapters(engine: &mut LocalEngine, folders: &[PathBuf]) -> anyhow::Result<Vec<Adapter>> {
-    let folders = (0..).zip(folders);
-    let loaded = folders.map(|(place, folder)| Ok(engine.load_adapter(place, folder)?));
-    loaded.collect()
 }
 
 /// Adds a row for each cell, beside its limit.
@@ -240,6 +228,10 @@ fn about(
     }
     if parallel.ep_size > 1 {
         notes.push(("groups of experts", parallel.ep_size.into()));
+    }
+    if config.adapters.places > 0 {
+        notes.push(("adapters", config.adapters.places.into()));
+        notes.push(("largest rank of adapters", config.adapters.rank.into()));
     }
     notes.extend(warnings.map(|warning| ("weight cache", warning.clone().into())));
     notes

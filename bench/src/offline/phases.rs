@@ -4,7 +4,10 @@
 //! short prompt, timed over the steps in which all B decode. The prompts stay cached, so
 //! that only the warm-up computes them.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context as _;
 use lockstep_local_engine::LocalEngine;
@@ -17,13 +20,8 @@ use super::work::Model;
 use crate::report::progress;
 
 /// Measures all cells that the arguments ask for.
-/// Requests have the `adapters` in turn.
-pub fn measure(
-    engine: &mut LocalEngine,
-    args: &Args,
-    work: &Model,
-    adapters: &[Adapter],
-) -> anyhow::Result<Vec<Cell>> {
+pub fn measure(engine: &mut LocalEngine, args: &Args, work: &Model) -> anyhow::Result<Vec<Cell>> {
+    let adapters = load_adapters(engine, &args.lora_paths)?;
     let mut cells = Vec::new();
     for &length in &args.prefill {
         progress(&format!("prefill of {length} tokens"));
@@ -33,7 +31,7 @@ pub fn measure(
             prompt: length,
             tokens: length,
             steps: 1,
-            runs: repeat(args.repeat, || prefill(engine, length, adapters))?,
+            runs: repeat(args.repeat, || prefill(engine, length, &adapters))?,
             work: work.prefill(length),
         });
     }
@@ -46,11 +44,18 @@ pub fn measure(
             prompt: args.context,
             tokens: batch * steps,
             steps,
-            runs: repeat(args.repeat, || decode(engine, batch, args, adapters))?,
+            runs: repeat(args.repeat, || decode(engine, batch, args, &adapters))?,
             work: work.decode(batch, args.context, steps),
         });
     }
     Ok(cells)
+}
+
+/// Loads adapters to the first places.
+fn load_adapters(engine: &mut LocalEngine, folders: &[PathBuf]) -> anyhow::Result<Vec<Adapter>> {
+    let folders = (0..).zip(folders);
+    let loaded = folders.map(|(place, folder)| Ok(engine.load_adapter(place, folder)?));
+    loaded.collect()
 }
 
 /// Seconds of each run, ascending.
