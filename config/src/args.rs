@@ -10,6 +10,7 @@ mod algorithm;
 mod connections;
 mod graphs;
 mod limits;
+mod lora;
 mod memory;
 mod model;
 mod parallel;
@@ -26,6 +27,7 @@ pub use algorithm::{AlgorithmArgs, with_algorithm_options};
 pub use connections::ConnectionArgs;
 pub use graphs::GraphArgs;
 pub use limits::LimitArgs;
+pub use lora::LoraArgs;
 pub use memory::{KvCacheDtypeArg, MemoryArgs};
 pub use model::{DtypeArg, LoadFormatArg, ModelArgs, QuantizationArg};
 pub use parallel::{CollectiveBackendArg, DeviceArg, ParallelArgs};
@@ -60,6 +62,9 @@ pub struct ServeArgs {
     /// Drafts and their verification.
     #[command(flatten)]
     pub speculation: SpeculationArgs,
+    /// Adapters.
+    #[command(flatten)]
+    pub lora: LoraArgs,
     /// The public front.
     #[command(flatten)]
     pub server: ServerArgs,

@@ -83,12 +83,13 @@ fn read(path: &Path) -> Result<toml::Table, String> {
 
 /// Keys whose values are paths. Relative paths begin at the file's own folder, wherever the
 /// program is started.
-const PATHS: [&str; 15] = [
+const PATHS: [&str; 16] = [
     "model-path",
     "speculative-draft-model-path",
     "speculative-adaptive-config",
     "weight-cache",
     "weight-update-dir",
+    "lora-dir",
     "api-key-file",
     "admin-api-key-file",
     "dist-secret-file",
@@ -152,6 +153,14 @@ fn flag(path: &Path, key: &str, value: &toml::Value, is_switch: bool) -> Result<
             flag.push(located(path, key, text));
             return Ok(flag);
         }
+        Text(text) if key == "lora-paths" => match text.split_once('=') {
+            Some((name, folder)) if !folder.is_empty() => {
+                let mut flag = OsString::from(format!("--{key}={name}="));
+                flag.push(located(path, key, folder));
+                return Ok(flag);
+            }
+            _ => text.clone(),
+        },
         Text(text) => text.clone(),
         Integer(number) => number.to_string(),
         Float(number) => number.to_string(),

@@ -36,6 +36,7 @@ pub fn hash(engine: &EngineConfig) -> String {
         "kv": engine.kv,
         "schedule": engine.schedule,
         "speculation": speculation,
+        "adapters": engine.adapters,
         "step_watchdog_s": engine.timeouts.step_watchdog_s,
         "context_length": engine.server.context_length,
     });

@@ -6,7 +6,6 @@ use lockstep_types::{
     LongRope, ModelConfig, NodeConfig, ParallelConfig, RopeScaling, ScheduleConfig, SchedulePolicy,
     ServerConfig, SpeculationConfig, StepLimits, TimeoutConfig,
 };
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::Hardware;
@@ -23,6 +22,8 @@ mod dp_attention;
 mod format;
 mod graphs;
 mod limits;
+mod lora;
+mod open_to_others;
 mod parallel;
 mod schedule;
 mod secret;
@@ -92,6 +93,7 @@ fn resolve_on(
         speculation::resolve(args, model, algorithms, &ranks, footprint)?;
     let (asked, longest) = context_length(args, model)?;
     let schedule = schedule::resolve(args, longest);
+    let adapters = lora::limits(args, device.config.kind)?;
     let graphs = graphs::resolve(args, device, &ranks, &schedule, &speculation)?;
     let sizing = Sizing {
         engine: EngineShape {
@@ -106,6 +108,7 @@ fn resolve_on(
             ep_size: ranks.parallel.ep_size,
             collectives: ranks.parallel.collectives.backend,
             threads_per_rank: ranks.parallel.threads_per_rank,
+            adapters,
             speculation: &speculation,
             page_size: page_size(args)?,
             step: step_limits(&schedule, &ranks, &speculation, longest),
@@ -125,12 +128,9 @@ fn resolve_on(
     let sized = memory::size(&sizing, hardware, &device.rooms)?;
     let ((kv, context_length), mut notes) = (sized.value, sized.notes);
     notes.extend(at_start(device, hardware, &ranks.parallel, model));
-    let schedule = schedule::checked(args, context_length)?;
     let node = node(args, model, device, &ranks)?;
     let server = server::resolve(args, model, context_length, node.api_key.is_some())?;
-    notes.extend(open_to_others(args, &server, &speculation));
-    notes.extend(speculation::fit(&speculation, context_length)?);
-    notes.extend(long_rope(model, context_length));
+    notes.extend(of_server(args, model, &server, &speculation)?);
     let engine = EngineConfig {
         dtype,
         device: device.config,
@@ -138,14 +138,28 @@ fn resolve_on(
         graphs,
         parallel: ranks.parallel,
         kv,
-        schedule,
+        schedule: schedule::checked(args, context_length)?,
         speculation: speculation.serving(context_length),
+        adapters,
         timeouts: timeouts(args),
         server,
         model: model.clone().serving(context_length),
     };
     let value = (engine, node);
     Ok(Resolved { value, notes })
+}
+
+/// Notes about a server that is resolved.
+fn of_server(
+    args: &ServeArgs,
+    model: &ModelConfig,
+    server: &ServerConfig,
+    speculation: &SpeculationConfig,
+) -> Result<Vec<String>, ConfigError> {
+    let mut notes: Vec<_> = open_to_others::notes(args, server, speculation).collect();
+    notes.extend(speculation::fit(speculation, server.context_length)?);
+    notes.extend(long_rope(model, server.context_length));
+    Ok(notes)
 }
 
 /// Limits of the largest step of a DP rank, with texts of at most `longest` tokens.
@@ -175,6 +189,8 @@ fn node(
         cores: ranks.cores.clone(),
         weight_cache: format::weight_cache(args, model.load_format, device.config.kind)?,
         weight_update_dir: weight_update_dir(args)?,
+        lora_paths: lora::at_start(args, model)?,
+        lora_dir: lora::folder(args)?,
         api_key,
         admin_api_key,
         tls: tls::of_ports(&args.server)?,
@@ -245,64 +261,6 @@ fn weight_update_dir(args: &ServeArgs) -> Result<Option<PathBuf>, ConfigError> {
             "Name one whose folders hold the weights, or leave it out",
         )),
     }
-}
-
-/// Notes about a server that others than its users can reach.
-fn open_to_others(
-    args: &ServeArgs,
-    server: &ServerConfig,
-    speculation: &SpeculationConfig,
-) -> impl Iterator<Item = String> {
-    let to_all = open_to_all(args, server, speculation);
-    to_all.into_iter().chain(open_to_pages(server))
-}
-
-/// A note about a server that others can reach and that asks for no key: anybody may then send
-/// operators' requests.
-fn open_to_all(
-    args: &ServeArgs,
-    server: &ServerConfig,
-    speculation: &SpeculationConfig,
-) -> Option<String> {
-    let host = server.host.trim_start_matches('[').trim_end_matches(']');
-    let local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    if local || server.api_key_required {
-        return None;
-    }
-    let corpora = match &speculation.algorithm {
-        Some(name) if speculation.drafts_from_texts => {
-            format!(", add and remove the texts that {name} drafts from")
-        }
-        _ => String::new(),
-    };
-    let weights = match args.server.weight_update_dir {
-        Some(_) => ", exchange its weights",
-        None => "",
-    };
-    Some(format!(
-        "whoever reaches {} can use this server, flush its cache, abort its requests{corpora}\
-         {weights}; --api-key-file makes it ask for a key",
-        server.host
-    ))
-}
-
-/// A note about a server that every web page may use.
-fn open_to_pages(server: &ServerConfig) -> Option<String> {
-    let any = |list: &[String]| list.iter().any(|entry| entry == "*");
-    let (option, who) = if any(&server.web.cors_allowed_origins) {
-        ("--cors-allowed-origins *", "every web page")
-    } else if any(&server.web.allowed_hosts) {
-        ("--allowed-hosts *", "a web page whose name leads here")
-    } else {
-        return None;
-    };
-    let exposed = !server.api_key_required;
-    exposed.then(|| {
-        format!(
-            "{who} that is open where this server can be reached can use it, for {option} stands \
-             and no key is asked for; --api-key-file makes it ask"
-        )
-    })
 }
 
 fn page_size(args: &ServeArgs) -> Result<usize, ConfigError> {

@@ -56,6 +56,17 @@ pub struct WeightFile {
     pub tensors: BTreeMap<String, TensorPlace>,
 }
 
+impl WeightFile {
+    /// Reads the elements of a tensor at `place`.
+    ///
+    /// # Errors
+    /// The system's reason, or that the file is shorter now.
+    pub fn read(&self, place: &TensorPlace) -> io::Result<Vec<u8>> {
+        let length = place.bytes.end.saturating_sub(place.bytes.start);
+        safetensors::bytes(&self.file, place.bytes.start, length)
+    }
+}
+
 /// Type, shape and place of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorPlace {
@@ -81,6 +92,15 @@ pub fn tensor_names(folder: &Path) -> Result<Option<BTreeSet<String>>, WeightsEr
         Some(place) => gguf::names(&place).map(Some),
         None => safetensors::names(folder),
     }
+}
+
+/// Opens the file `name` of a folder, which holds tensors, and reads where they are. `None` if there
+/// is no such file.
+///
+/// # Errors
+/// [`WeightsError`]. The header may have [`LARGEST_INDEX`](crate::LARGEST_INDEX) bytes.
+pub fn weight_file(folder: &Path, name: &str) -> Result<Option<WeightFile>, WeightsError> {
+    safetensors::file(folder, name)
 }
 
 /// Opens the weights of a folder, or of a GGUF file, and reads where their tensors are. The files are sorted by

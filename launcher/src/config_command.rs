@@ -41,6 +41,8 @@ fn describe(settings: &Settings) -> Value {
             "cores": node.cores,
             "weight_cache": node.weight_cache,
             "weight_update_dir": node.weight_update_dir,
+            "lora_paths": node.lora_paths,
+            "lora_dir": node.lora_dir,
             "api_key": secret(&node.api_key),
             "admin_api_key": secret(&node.admin_api_key),
             "dist_secret": secret(&node.dist_secret),

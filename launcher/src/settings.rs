@@ -91,6 +91,10 @@ impl Settings {
         node.weight_cache = node.weight_cache.as_deref().map(absolute);
         node.weight_cache.as_deref().map_or(Ok(()), check_cache)?;
         node.weight_update_dir = node.weight_update_dir.as_deref().map(absolute);
+        node.lora_dir = node.lora_dir.as_deref().map(absolute);
+        for adapter in &mut node.lora_paths {
+            adapter.path = absolute(&adapter.path);
+        }
         let mut engine = engine;
         engine.model.path = absolute(&engine.model.path);
         if let Some(draft) = &mut engine.speculation.draft {

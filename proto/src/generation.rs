@@ -4,7 +4,8 @@ use lockstep_types::generation::GenerationParams;
 
 use crate::{WireError, constraint, pb::lockstep as pb};
 
-/// Makes both conversions for each message that has the fields of [`GenerationParams`].
+/// Makes both conversions for each message that has the fields of [`GenerationParams`], but for
+/// the adapter: a frontend knows its name alone, and workers its place.
 macro_rules! with_generation {
     ($($message:ident),*) => {$(
         impl pb::$message {
@@ -16,13 +17,14 @@ macro_rules! with_generation {
                     logprobs: self.logprobs.take().unwrap_or_default().into(),
                     max_draft_steps: self.max_draft_steps,
                     constraint: self.constraint.take().map(constraint::read).transpose()?,
+                    adapter: None,
                 })
             }
 
             /// Returns the message with these generation parameters.
             pub(crate) fn with_generation(self, generation: GenerationParams) -> Self {
                 let GenerationParams {
-                    sampling, logprobs, max_draft_steps, constraint
+                    sampling, logprobs, max_draft_steps, constraint, adapter: _
                 } = generation;
                 Self {
                     sampling: Some(sampling.into()),

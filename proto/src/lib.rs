@@ -9,6 +9,7 @@
 pub mod limits;
 pub mod pb;
 
+mod adapter;
 mod codec;
 mod constraint;
 mod drafter;

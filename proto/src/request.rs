@@ -38,6 +38,7 @@ impl TryFrom<pb::Submit> for Request {
             timeout_ms: wire.timeout_ms,
             data_parallel_rank: wire.data_parallel_rank,
             cache_salt: wire.cache_salt,
+            adapter_name: wire.adapter_name,
         })
     }
 }
@@ -54,6 +55,7 @@ pub fn submit(body: Request, request: u64, parent: Option<u64>) -> pb::Submit {
         timeout_ms,
         data_parallel_rank,
         cache_salt,
+        adapter_name,
     } = body;
     let wire = pb::Submit {
         request,
@@ -64,6 +66,7 @@ pub fn submit(body: Request, request: u64, parent: Option<u64>) -> pb::Submit {
         timeout_ms,
         data_parallel_rank,
         cache_salt,
+        adapter_name,
         parent,
         ..pb::Submit::default()
     };
@@ -159,6 +162,8 @@ impl From<RequestError> for pb::RequestError {
             ErrorKind::Unavailable => pb::ErrorKind::Unavailable,
             ErrorKind::Timeout => pb::ErrorKind::Timeout,
             ErrorKind::Internal => pb::ErrorKind::Internal,
+            ErrorKind::NotFound => pb::ErrorKind::NotFound,
+            ErrorKind::Conflict => pb::ErrorKind::Conflict,
         };
         Self {
             kind: kind.into(),
@@ -176,6 +181,8 @@ impl From<pb::RequestError> for RequestError {
             pb::ErrorKind::Overloaded => ErrorKind::Overloaded,
             pb::ErrorKind::Unavailable => ErrorKind::Unavailable,
             pb::ErrorKind::Timeout => ErrorKind::Timeout,
+            pb::ErrorKind::NotFound => ErrorKind::NotFound,
+            pb::ErrorKind::Conflict => ErrorKind::Conflict,
             // A kind that this build does not know is a fault of the other side.
             pb::ErrorKind::Internal | pb::ErrorKind::Unspecified => ErrorKind::Internal,
         };
@@ -196,6 +203,8 @@ pub fn status(error: RequestError) -> tonic::Status {
         ErrorKind::Unavailable => tonic::Code::Unavailable,
         ErrorKind::Timeout => tonic::Code::DeadlineExceeded,
         ErrorKind::Internal => tonic::Code::Internal,
+        ErrorKind::NotFound => tonic::Code::NotFound,
+        ErrorKind::Conflict => tonic::Code::FailedPrecondition,
     };
     let mut status = tonic::Status::new(code, error.message);
     if let Some(seconds) = error.retry_after_s {

@@ -3,6 +3,7 @@
 use lockstep_adaptive::DepthRange;
 use lockstep_types::{
     ConstraintWork,
+    generation::GenerationParams,
     step::{
         PlanPart, RankResult, SlotExtend, SlotOpen, SlotOutput, StageTimes, StateKeep, StepDigests,
         StepPlan,
@@ -64,8 +65,12 @@ mirror!(SlotOutput {
 impl TryFrom<pb::SlotOpen> for SlotOpen {
     type Error = WireError;
     fn try_from(mut wire: pb::SlotOpen) -> Result<Self, WireError> {
+        let adapter = wire.adapter.take().map(TryInto::try_into);
         Ok(Self {
-            generation: wire.take_generation()?,
+            generation: GenerationParams {
+                adapter: adapter.transpose()?,
+                ..wire.take_generation()?
+            },
             slot: wire.slot,
             token_ids: wire.token_ids,
             prompt_len: wire.prompt_len,
@@ -87,7 +92,7 @@ impl From<SlotOpen> for pb::SlotOpen {
             drafted,
             state,
             restore,
-            generation,
+            generation: params,
         } = open;
         let wire = Self {
             slot,
@@ -97,8 +102,9 @@ impl From<SlotOpen> for pb::SlotOpen {
             drafted,
             state,
             restore,
+            adapter: params.adapter.map(Into::into),
             ..Self::default()
         };
-        wire.with_generation(generation)
+        wire.with_generation(params)
     }
 }

@@ -6,6 +6,7 @@ use lockstep_adaptive::DepthRange;
 use lockstep_proto::pb::lockstep as pb;
 use lockstep_types::{
     ConstraintWork,
+    adapter::Adapter,
     constraint::{Constraint, ConstraintKind, Reasoning, Whitespace},
     drafter::{CorpusCommand, CorpusSize, DrafterCommand, DrafterReply, DrafterResult},
     generation::GenerationParams,
@@ -73,8 +74,14 @@ fn generation() -> impl Strategy<Value = GenerationParams> {
                 logprobs,
                 max_draft_steps,
                 constraint,
+                // Of slots alone.
+                adapter: None,
             },
         )
+}
+
+fn adapter() -> impl Strategy<Value = Adapter> {
+    any::<(u16, u128)>().prop_map(|(place, content)| Adapter { place, content })
 }
 
 fn constraint() -> impl Strategy<Value = Constraint> {
@@ -123,7 +130,9 @@ fn open() -> impl Strategy<Value = SlotOpen> {
     let numbers = any::<(u32, u32, u32, bool)>();
     let states = any::<(Option<u32>, Option<u32>)>();
     let tokens = vec(any::<u32>(), 0..8);
-    (numbers, states, tokens, generation()).prop_map(
+    let generation = (generation(), option::of(adapter()))
+        .prop_map(|(params, adapter)| GenerationParams { adapter, ..params });
+    (numbers, states, tokens, generation).prop_map(
         |((slot, prompt_len, cached_len, drafted), (state, restore), token_ids, generation)| {
             SlotOpen {
                 slot,
@@ -232,9 +241,9 @@ fn result() -> impl Strategy<Value = RankResult> {
 fn request() -> impl Strategy<Value = Request> {
     let numbers = any::<(u32, i32, Option<u32>, Option<u32>)>();
     let tokens = vec(any::<u32>(), 1..8);
-    let salt = option::of(".{0,8}");
-    (".{0,8}", tokens, numbers, generation(), salt).prop_map(
-        |(trace_id, input_ids, numbers, generation, cache_salt)| {
+    let names = (option::of(".{0,8}"), option::of(".{0,8}"));
+    (".{0,8}", tokens, numbers, generation(), names).prop_map(
+        |(trace_id, input_ids, numbers, generation, (cache_salt, adapter_name))| {
             let (max_new_tokens, priority, timeout_ms, data_parallel_rank) = numbers;
             Request {
                 trace_id,
@@ -245,6 +254,7 @@ fn request() -> impl Strategy<Value = Request> {
                 timeout_ms,
                 data_parallel_rank,
                 cache_salt,
+                adapter_name,
             }
         },
     )
@@ -257,6 +267,8 @@ fn error() -> impl Strategy<Value = RequestError> {
         ErrorKind::Unavailable,
         ErrorKind::Timeout,
         ErrorKind::Internal,
+        ErrorKind::NotFound,
+        ErrorKind::Conflict,
     ]);
     (kind, ".{0,8}", option::of(".{0,8}"), any::<Option<u32>>()).prop_map(
         |(kind, message, param, retry_after_s)| RequestError {

@@ -1,5 +1,7 @@
 //! The engine loop: events in, plans to the workers, outputs to the sinks.
 
+mod adapters;
+mod commands;
 mod drafter;
 mod flush;
 mod requests;
@@ -8,6 +10,7 @@ mod update;
 mod workers;
 
 use std::{
+    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,23 +19,24 @@ use lockstep_adaptive::DepthRange;
 use lockstep_planner::{Planner, PlannerConfig};
 use lockstep_process::{ControlLink, RoleContext};
 use lockstep_proto::pb::lockstep::FlushCacheResponse;
-use lockstep_types::EngineConfig;
+use lockstep_types::{EngineConfig, NamedAdapter};
 use tokio::{
     sync::oneshot,
     time::{Instant as TokioInstant, sleep_until, timeout},
 };
 
 use crate::{
+    adapters::Adapters,
     clock::Clock,
     depth_range_file::DepthRangeFile,
     depth_stats::DepthStats,
     error::RunError,
     figures::Figures,
     health::Health,
-    inbox::{Command, Event, Inbox},
+    inbox::{Event, Inbox},
     kv_events::KvEvents,
     load::{HitRate, StepHistogram, Throughput},
-    sinks::{SinkId, Sinks, request_id},
+    sinks::{SinkId, Sinks},
     traces::RequestTraces,
     worker_group::WorkerGroup,
 };
@@ -50,6 +54,8 @@ enum Phase {
     Starting,
     /// The first step runs on every rank.
     WarmingUp,
+    /// Every rank reads the adapters of the start.
+    LoadingAdapters,
     /// Requests are admitted and served.
     Serving,
     /// Running requests are finished; none is admitted.
@@ -83,6 +89,11 @@ pub struct Engine {
     leaving: Option<usize>,
     /// Exchange of weights that is under way.
     update: Option<Update>,
+    adapters: Adapters,
+    /// Adapter that the ranks read.
+    loading: Option<adapters::Loading>,
+    /// Adapters that are loaded before requests are served.
+    at_start: VecDeque<NamedAdapter>,
     /// Commands to the drafters that are under way.
     drafter_commands: drafter::Waiting,
     /// Callers that wait for an empty prefix cache.
@@ -133,6 +144,9 @@ impl Engine {
             probes: 0,
             leaving: None,
             update: None,
+            adapters: Adapters::new(ctx.engine.adapters),
+            loading: None,
+            at_start: ctx.node.lora_paths.clone().into(),
             drafter_commands: drafter::Waiting::default(),
             flushes: Vec::new(),
             status: Status::default(),
@@ -169,6 +183,7 @@ impl Engine {
             let diverged = matches!(error, RunError::Diverged(_));
             self.group.fail(&error.to_string(), diverged);
             self.fail_update(&error.to_string());
+            self.fail_loading(&error.to_string());
             self.deliver();
             self.traces.settle(u64::MAX);
         }
@@ -242,6 +257,7 @@ impl Engine {
     fn advance(&mut self) -> Result<(), RunError> {
         self.planner.tick(self.clock.now());
         self.advance_update()?;
+        self.advance_adapters()?;
         self.answer_flushes();
         if self.phase != Phase::Starting && !self.reloads() {
             while self.group.takes_plans()
@@ -254,7 +270,8 @@ impl Engine {
         }
         self.deliver();
         self.traces.settle(self.group.done_everywhere());
-        self.kv_events.publish(&mut self.planner);
+        self.kv_events
+            .publish(&mut self.planner, &self.adapters.names());
         self.watch_steps()?;
         if self.phase == Phase::Starting {
             self.status.starting(|| self.group.awaited());
@@ -306,7 +323,8 @@ impl Engine {
         if !self.planner.is_idle() {
             return now + TICK;
         }
-        if self.phase == Phase::Starting || self.update.is_some() {
+        let waits = self.update.is_some() || self.loading.is_some();
+        if self.phase == Phase::Starting || waits {
             return now + status::WAITING;
         }
         now + Duration::from_secs(self.config.timeouts.step_watchdog_s.max(1))
@@ -317,71 +335,6 @@ impl Engine {
             Event::Client(command) => self.handle_command(command),
             Event::Worker { rank, event } => self.handle_worker(rank, event),
         }
-    }
-
-    fn handle_command(&mut self, command: Command) -> Result<(), RunError> {
-        match command {
-            Command::Open { sink, reply } => {
-                let id = self.sinks.open(sink, &self.config_hash);
-                if reply.send(id).is_err() {
-                    self.sinks.close(id);
-                }
-            }
-            Command::Close { sink } => self.close(sink),
-            Command::Submit {
-                sink,
-                request,
-                parent,
-                trace,
-                body,
-                reply,
-            } => self.submit(sink, request, (parent, trace.as_ref()), body, reply),
-            Command::Abort { sink, request } => {
-                if let Some(id) = request_id(sink, request) {
-                    self.planner.abort(id);
-                }
-            }
-            Command::AbortTrace {
-                sink,
-                query,
-                trace_ids,
-            } => self.abort_trace(sink, query, trace_ids.as_deref()),
-            Command::Stop { sink, request } => {
-                if let Some(id) = request_id(sink, request) {
-                    self.planner.stop(id);
-                }
-            }
-            Command::UpdateWeights { wanted, reply } => self.update_weights(wanted, reply)?,
-            Command::Drafter { command, reply } => self.command_drafters(&command, reply)?,
-            Command::Health { force_step, reply } => self.ask_health(force_step, reply),
-            Command::HealthLate { asked } => self.health_late(asked),
-            Command::Load { reply } => {
-                // The asker may have given up.
-                let _ = reply.send(self.load());
-            }
-            Command::ListRequests { limit, reply } => {
-                let _ = reply.send(self.live_requests(limit));
-            }
-            Command::AskFigures { metrics, reply } => {
-                let ask = |query| self.sinks.ask_figures(query, metrics);
-                // The asker may have given up.
-                let _ = reply.send(self.figures.begin(ask));
-            }
-            Command::Figures { query, figures } => self.figures.answer(query, figures),
-            Command::Flush { reply } => self.flush(reply),
-            Command::SetDepthRange { range, reply } => {
-                self.allow_depths(range);
-                tracing::info!(least = range.least, most = range.most, "depths allowed");
-                if let Err(error) = self.depth_range_file.store(range) {
-                    let path = self.depth_range_file.path().display();
-                    tracing::warn!("{path}: {error}; a restart will not know this range");
-                }
-                // The asker may have given up.
-                let _ = reply.send(());
-            }
-            Command::CacheEvents { reply } => self.kv_events.subscribe(reply, &mut self.planner),
-        }
-        Ok(())
     }
 
     /// Sets an operator's range of depths, from the next plan on.

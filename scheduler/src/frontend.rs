@@ -7,10 +7,11 @@ use lockstep_adaptive::DepthRange;
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
-        CheckHealthRequest, CheckHealthResponse, DrafterCommand, DrafterReply, FlushCacheRequest,
-        FlushCacheResponse, FrontendEvent, FrontendHello, FrontendMessage, GetFiguresRequest,
-        GetFiguresResponse, GetLoadRequest, GetLoadResponse, ListRequestsRequest,
-        ListRequestsResponse, SetDepthRangeRequest, SetDepthRangeResponse, Submit,
+        AdapterList, AdapterReply, CheckHealthRequest, CheckHealthResponse, DrafterCommand,
+        DrafterReply, FlushCacheRequest, FlushCacheResponse, FrontendEvent, FrontendHello,
+        FrontendMessage, GetFiguresRequest, GetFiguresResponse, GetLoadRequest, GetLoadResponse,
+        ListAdaptersRequest, ListRequestsRequest, ListRequestsResponse, LoadAdapterRequest,
+        SetDepthRangeRequest, SetDepthRangeResponse, Submit, UnloadAdapterRequest,
         UpdateWeightsRequest, UpdateWeightsResponse, frontend_message,
         frontend_server::{Frontend, FrontendServer},
     },
@@ -22,7 +23,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     hello::hello,
-    inbox::{Command, Commands},
+    inbox::{AdapterCommand, Command, Commands},
     ports::Ports,
     sinks::{SINK_QUEUE, Sink, SinkId},
 };
@@ -176,6 +177,38 @@ impl Frontend for FrontendService {
         let command = request.into_inner();
         self.commands
             .ask(|reply| Command::Drafter { command, reply })
+            .await
+            .map(Response::new)
+    }
+
+    async fn load_adapter(
+        &self,
+        request: Request<LoadAdapterRequest>,
+    ) -> Result<Response<AdapterReply>, Status> {
+        let wanted = request.into_inner();
+        self.commands
+            .ask(|reply| Command::Adapters(AdapterCommand::Load { wanted, reply }))
+            .await
+            .map(Response::new)
+    }
+
+    async fn unload_adapter(
+        &self,
+        request: Request<UnloadAdapterRequest>,
+    ) -> Result<Response<AdapterReply>, Status> {
+        let name = request.into_inner().name;
+        self.commands
+            .ask(|reply| Command::Adapters(AdapterCommand::Unload { name, reply }))
+            .await
+            .map(Response::new)
+    }
+
+    async fn list_adapters(
+        &self,
+        _: Request<ListAdaptersRequest>,
+    ) -> Result<Response<AdapterList>, Status> {
+        self.commands
+            .ask(|reply| Command::Adapters(AdapterCommand::List { reply }))
             .await
             .map(Response::new)
     }

@@ -94,6 +94,7 @@ async fn forward(
                 worker_message::Kind::Ready(ready) => WorkerEvent::Ready(ready),
                 worker_message::Kind::Result(result) => WorkerEvent::Result(result.into()),
                 worker_message::Kind::Reloaded(reloaded) => WorkerEvent::Reloaded(reloaded),
+                worker_message::Kind::Adapter(read) => WorkerEvent::Adapter(read),
                 worker_message::Kind::Drafter(reply) => WorkerEvent::Drafter(reply),
                 worker_message::Kind::Leaving(_) => WorkerEvent::Leaving,
                 worker_message::Kind::Failure(failure) => {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use lockstep_adaptive::DepthRange;
 use lockstep_proto::pb::lockstep::{
-    CheckHealthResponse, DrafterCommand, DrafterReply, FlushCacheResponse, FrontFigures,
-    GetLoadResponse, ListRequestsResponse, UpdateWeightsRequest, UpdateWeightsResponse,
-    WeightsReloaded, WorkerHello, WorkerReady,
+    AdapterList, AdapterRead, AdapterReply, CheckHealthResponse, DrafterCommand, DrafterReply,
+    FlushCacheResponse, FrontFigures, GetLoadResponse, ListRequestsResponse, LoadAdapterRequest,
+    UpdateWeightsRequest, UpdateWeightsResponse, WeightsReloaded, WorkerHello, WorkerReady,
 };
 use lockstep_types::{
     TraceContext,
@@ -111,6 +111,8 @@ pub enum Command {
         wanted: UpdateWeightsRequest,
         reply: oneshot::Sender<UpdateWeightsResponse>,
     },
+    /// Loads, unloads or lists adapters.
+    Adapters(AdapterCommand),
     /// Sends a command to the drafters, one on each DP rank's lead.
     Drafter {
         command: DrafterCommand,
@@ -118,6 +120,22 @@ pub enum Command {
     },
     /// Subscribes to changes of the prefix caches.
     CacheEvents { reply: mpsc::Sender<CacheChanges> },
+}
+
+/// A command about adapters.
+pub enum AdapterCommand {
+    /// Loads one; the answer comes when all ranks have it.
+    Load {
+        wanted: LoadAdapterRequest,
+        reply: oneshot::Sender<AdapterReply>,
+    },
+    /// Takes the name of one away.
+    Unload {
+        name: String,
+        reply: oneshot::Sender<AdapterReply>,
+    },
+    /// Asks for those that requests may name.
+    List { reply: oneshot::Sender<AdapterList> },
 }
 
 /// A message of a worker.
@@ -134,6 +152,8 @@ pub enum WorkerEvent {
     Result(RankResult),
     /// The worker looked at new weights, or has them.
     Reloaded(WeightsReloaded),
+    /// The worker read an adapter.
+    Adapter(AdapterRead),
     /// A drafter's answer to the oldest command that it has not answered.
     Drafter(DrafterReply),
     /// The worker's node was told to stop.

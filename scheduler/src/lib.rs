@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod admissible;
 mod bearer;
 mod clock;

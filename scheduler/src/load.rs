@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lockstep_planner::{DpRankLoad, Load, SpeculationCounters, Times};
 use lockstep_proto::pb::lockstep::{
-    self as pb, GetLoadResponse, SpeculationLoad, StepTimes, TraceLoad,
+    self as pb, AdapterLoad, GetLoadResponse, SpeculationLoad, StepTimes, TraceLoad,
 };
 use lockstep_traces::SpanCounts;
 use lockstep_types::ConstraintWork;
@@ -125,6 +125,8 @@ pub struct EngineFigures<'a> {
     pub constraints: ConstraintWork,
     /// Counts of spans; `None` if nothing is traced.
     pub traces: Option<SpanCounts>,
+    /// Loads of the adapters with names, and the number in memory.
+    pub adapters: (Vec<AdapterLoad>, usize),
     /// Load of each DP rank, and the tokens that it generates per second.
     pub dp_ranks: Vec<(DpRankLoad, f64)>,
 }
@@ -182,6 +184,8 @@ pub fn response(load: &Load, rest: &EngineFigures<'_>) -> GetLoadResponse {
             dropped: counts.dropped,
             failed: counts.failed,
         }),
+        adapters: rest.adapters.0.clone(),
+        adapters_in_memory: u32::try_from(rest.adapters.1).unwrap_or(u32::MAX),
         // The engine does not know the ports.
         ports: Vec::new(),
         request_memory: 0,

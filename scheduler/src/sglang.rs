@@ -4,6 +4,7 @@
 //! The gateway detokenizes and matches stop strings itself. So `original_text`, `stop`,
 //! `skip_special_tokens` and `no_stop_trim` have no effect here, as its contract wants.
 
+mod adapters;
 mod calls;
 mod constraints;
 mod convert;

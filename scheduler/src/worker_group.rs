@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Instant};
 
 use lockstep_proto::pb::lockstep::{
-    self as pb, DrafterCommand, GroupStart, ReloadWeights, WorkerHello, WorkerReady,
+    self as pb, AdapterOrder, DrafterCommand, GroupStart, ReloadWeights, WorkerHello, WorkerReady,
 };
 use lockstep_types::{
     ConstraintWork, ParallelConfig,
@@ -202,6 +202,14 @@ impl WorkerGroup {
     /// Names the rank that does not take the order.
     pub fn forget_weights(&self) -> Result<(), String> {
         self.broadcast(WorkerLink::forget_weights)
+    }
+
+    /// Sends every rank an order about adapters.
+    ///
+    /// # Errors
+    /// Names the rank that does not take the order.
+    pub fn order_adapter(&self, order: &AdapterOrder) -> Result<(), String> {
+        self.broadcast(|link| link.order_adapter(order.clone()))
     }
 
     /// Sends a command to the drafters, one on the lead of each DP rank.

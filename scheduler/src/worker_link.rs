@@ -1,8 +1,8 @@
 //! The engine's end of a worker's stream.
 
 use lockstep_proto::pb::lockstep::{
-    DrafterCommand, ForgetWeights, GroupStart, ReloadWeights, StepPlan, WorkerCommand,
-    worker_command,
+    AdapterOrder, DrafterCommand, ForgetWeights, GroupStart, ReloadWeights, StepPlan,
+    WorkerCommand, worker_command,
 };
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -37,6 +37,10 @@ impl WorkerLink {
     /// Tells the worker to forget the weights that it looked at.
     pub fn forget_weights(&self) -> Result<(), String> {
         self.send(worker_command::Kind::Forget(ForgetWeights {}))
+    }
+    /// Sends an order about adapters.
+    pub fn order_adapter(&self, order: AdapterOrder) -> Result<(), String> {
+        self.send(worker_command::Kind::Adapter(order))
     }
     /// Sends a command to the drafter.
     pub fn command_drafter(&self, command: DrafterCommand) -> Result<(), String> {

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod adapter;
 pub mod body;
 pub mod flood;
 pub mod grpc;

@@ -47,6 +47,8 @@ pub struct App {
     pub keys: Keys,
     /// Folder inside which `/update_weights_from_disk` may name folders.
     pub weight_update_dir: Option<PathBuf>,
+    /// Folder inside which `/v1/load_lora_adapter` may name folders.
+    pub lora_dir: Option<PathBuf>,
     /// Tokenizer and chat template.
     pub text: Text,
     /// The compiler of constraints.

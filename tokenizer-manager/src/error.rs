@@ -165,6 +165,7 @@ impl ApiError {
             StatusCode::BAD_REQUEST if self.code == Some("request_aborted") => tonic::Code::Aborted,
             StatusCode::UNAUTHORIZED => tonic::Code::Unauthenticated,
             StatusCode::NOT_FOUND => tonic::Code::NotFound,
+            StatusCode::CONFLICT => tonic::Code::FailedPrecondition,
             StatusCode::REQUEST_TIMEOUT => tonic::Code::DeadlineExceeded,
             StatusCode::TOO_MANY_REQUESTS => tonic::Code::ResourceExhausted,
             StatusCode::SERVICE_UNAVAILABLE => tonic::Code::Unavailable,
@@ -219,6 +220,12 @@ impl From<RequestError> for ApiError {
                 "server_error",
                 Some("internal_error"),
             ),
+            ErrorKind::NotFound => (
+                StatusCode::NOT_FOUND,
+                "invalid_request_error",
+                Some("model_not_found"),
+            ),
+            ErrorKind::Conflict => (StatusCode::CONFLICT, "invalid_request_error", None),
         };
         let retry = matches!(error.kind, ErrorKind::Overloaded | ErrorKind::Unavailable);
         let param = |param| shortened(param, LONGEST_PARAM);
@@ -271,6 +278,13 @@ mod tests {
             ),
             (ErrorKind::Timeout, 408, tonic::Code::DeadlineExceeded, None),
             (ErrorKind::Internal, 500, tonic::Code::Internal, None),
+            (ErrorKind::NotFound, 404, tonic::Code::NotFound, None),
+            (
+                ErrorKind::Conflict,
+                409,
+                tonic::Code::FailedPrecondition,
+                None,
+            ),
         ] {
             let error = ApiError::from(RequestError::new(kind, "why"));
             assert_eq!(

@@ -2,7 +2,9 @@
 //! operators.
 
 mod access;
+mod adapters;
 mod admin;
+mod allowed_folder;
 mod anthropic;
 mod body;
 mod browsers;

@@ -1,5 +1,6 @@
 //! Prometheus metrics of this process and of its server.
 
+mod adapters;
 mod connections;
 mod constraint_work;
 mod constraints;

@@ -220,6 +220,7 @@ fn build(
         index,
         keys,
         weight_update_dir: context.node.weight_update_dir.clone(),
+        lora_dir: context.node.lora_dir.clone(),
         text,
         scheduler,
         gate: figures.gate.clone(),

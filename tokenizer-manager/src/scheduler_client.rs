@@ -1,6 +1,7 @@
 //! The client of the scheduler: submits requests and receives their outputs over one
 //! stream. Dropping a request's handle aborts the request.
 
+mod adapters;
 mod command;
 mod handle;
 mod link;

@@ -1,6 +1,7 @@
 //! Conversion of a [`GenerateSpec`] to requests at the scheduler. Checks, tokenization
 //! and limits are the same for every API.
 
+mod adapter;
 mod check;
 mod constraint;
 mod context;
@@ -18,6 +19,7 @@ mod trace;
 
 use std::{sync::Arc, time::Duration};
 
+pub use adapter::adapter;
 pub use check::{count, integer, non_negative, stops as check_stops};
 pub use context::fits;
 pub use field_names::FieldNames;
@@ -82,8 +84,10 @@ impl Submission {
         let mut checked = check_spec(&app.config, &spec)?;
         let stats = RequestStats::current();
         let trace = stats.as_deref().and_then(RequestStats::trace);
-        let trace = trace
-            .map(|request| trace::begin(request, app.model(), &spec, &checked.generation.sampling));
+        let trace = trace.map(|request| {
+            let model = spec.adapter.as_deref().unwrap_or(app.model());
+            trace::begin(request, model, &spec, &checked.generation.sampling)
+        });
         let inputs = std::mem::take(&mut spec.inputs);
         let submitted = async {
             checked.generation.constraint = constraint::check(app, &spec, trace.as_deref()).await?;
@@ -153,6 +157,7 @@ impl Submission {
                     timeout_ms: spec.timeout_ms,
                     data_parallel_rank: checked.data_parallel_rank,
                     cache_salt: spec.cache_salt.clone(),
+                    adapter_name: spec.adapter.clone(),
                 };
                 let reserve = reserves.next();
                 let paid = reserve.iter().collect();
@@ -237,6 +242,8 @@ fn check_spec(config: &EngineConfig, spec: &GenerateSpec) -> ApiResult<Checked> 
             max_draft_steps: speculative::max_draft_steps(spec.speculative, &config.speculation)?,
             // Compiled later, on another thread.
             constraint: None,
+            // The scheduler knows its place.
+            adapter: None,
         },
         n,
         seed: spec.sampling.seed,

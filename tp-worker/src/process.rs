@@ -1,6 +1,7 @@
 //! The process around the worker: two threads, one that talks, one that computes.
 
 mod abort;
+mod adapters;
 mod collectives;
 mod commands;
 mod compute;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CollectiveConfig, ConnectionLimits, DeviceConfig, Dtype, KvCacheDtype, ModelConfig,
-    SpeculationConfig, TraceConfig,
+    AdapterLimits, CollectiveConfig, ConnectionLimits, DeviceConfig, Dtype, KvCacheDtype,
+    ModelConfig, NamedAdapter, SpeculationConfig, TraceConfig,
 };
 
 /// Configuration that all processes of one engine share. It is equal on every node: each
@@ -33,6 +33,8 @@ pub struct EngineConfig {
     pub schedule: ScheduleConfig,
     /// Speculative decoding.
     pub speculation: SpeculationConfig,
+    /// Limits of adapters.
+    pub adapters: AdapterLimits,
     /// Time limits.
     pub timeouts: TimeoutConfig,
     /// The public front.
@@ -228,6 +230,14 @@ pub struct ServerConfig {
     pub limits: LimitsConfig,
 }
 
+impl ServerConfig {
+    /// Returns true if requests without an adapter may name the model so.
+    pub fn is_model_name(&self, name: &str) -> bool {
+        let aliases = &self.served_model_aliases;
+        name == "default" || name == self.served_model_name || aliases.iter().any(|own| own == name)
+    }
+}
+
 /// Parsers that tell reasoning and tool calls from the text of chat answers, by name: `auto`
 /// = that of the model's chat template, `none` = none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -340,6 +350,10 @@ pub struct NodeConfig {
     /// Folder of the weight folders that requests may name as new weights; `None` = requests
     /// may name none.
     pub weight_update_dir: Option<PathBuf>,
+    /// Adapters that are loaded at the start.
+    pub lora_paths: Vec<NamedAdapter>,
+    /// Folder of the adapters' folders that requests may name; `None` = requests may name none.
+    pub lora_dir: Option<PathBuf>,
     /// Key that clients must show.
     pub api_key: Option<String>,
     /// Key that operators must show.

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+mod adapter;
 mod model;
 
+pub use adapter::AdapterError;
 pub use model::ModelConfigError;
 
 /// A configuration that cannot be served.

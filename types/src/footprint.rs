@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::{CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom};
+use crate::{AdapterLimits, CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom};
 use crate::{Dtype, EngineConfig, KvCacheDtype, KvPages, MatrixRole, ModelConfig};
 use crate::{SpeculationConfig, StateLimits, StepLimits, WeightFormat};
 
@@ -32,6 +32,8 @@ pub struct EngineShape<'a> {
     pub collectives: CollectiveBackend,
     /// Compute threads of each rank.
     pub threads_per_rank: usize,
+    /// Limits of adapters.
+    pub adapters: AdapterLimits,
     /// Algorithm and draft model.
     pub speculation: &'a SpeculationConfig,
     /// Tokens per page of the cache.
@@ -198,6 +200,7 @@ impl EngineConfig {
             ep_size: self.parallel.ep_size,
             collectives: self.parallel.collectives.backend,
             threads_per_rank: self.parallel.threads_per_rank,
+            adapters: self.adapters,
             speculation: &self.speculation,
             page_size: self.kv.page_size,
             step: self.step_limits(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use lockstep_adaptive::Digest;
 
 use crate::{
+    adapter::Adapter,
     constraint::Constraint,
     sampling::{LogprobParams, SamplingParams},
 };
@@ -21,6 +22,8 @@ pub struct GenerationParams {
     pub max_draft_steps: Option<u32>,
     /// Language that the output belongs to; `None` = the output is free.
     pub constraint: Option<Arc<Constraint>>,
+    /// Adapter that computes its tokens beside the model; `None` = the model alone.
+    pub adapter: Option<Adapter>,
 }
 
 impl From<SamplingParams> for GenerationParams {
@@ -43,6 +46,7 @@ impl GenerationParams {
             logprobs,
             max_draft_steps,
             constraint,
+            adapter,
         } = self;
         sampling.digest(digest);
         logprobs.digest(digest);
@@ -50,6 +54,10 @@ impl GenerationParams {
         digest.word(u64::from(constraint.is_some()));
         if let Some(constraint) = constraint {
             constraint.digest(digest);
+        }
+        digest.word(u64::from(adapter.is_some()));
+        if let Some(adapter) = adapter {
+            adapter.digest(digest);
         }
     }
 }

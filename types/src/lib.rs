@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod adapter;
 pub mod constraint;
 pub mod drafter;
 pub mod generation;
@@ -31,6 +32,7 @@ mod step_limits;
 mod traces;
 mod weight;
 
+pub use adapter::{AdapterLimits, NamedAdapter};
 pub use checkpoint::{
     BlockType, CheckpointFormat, Fp8Checkpoint, GgufCheckpoint, IntegerCheckpoint, IntegerForm,
     IntegerLayout, ModuleForm, Mxfp4Checkpoint,
@@ -43,7 +45,7 @@ pub use engine::{
     ScheduleConfig, SchedulePolicy, ServerConfig, TimeoutConfig, TlsFiles, ToolStrictLevel,
     WebConfig, share_of_dp_rank,
 };
-pub use error::{ConfigError, ModelConfigError};
+pub use error::{AdapterError, ConfigError, ModelConfigError};
 pub use footprint::{EngineShape, Footprint, MemoryUse, RankMemory};
 pub use format::{Dtype, KvCacheDtype, LoadFormat, Quantization};
 pub use kv::{KvGroup, KvPages, KvSpec, StateLimits, WindowNeed};

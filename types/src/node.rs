@@ -41,6 +41,8 @@ impl fmt::Debug for NodeConfig {
             cores,
             weight_cache,
             weight_update_dir,
+            lora_paths,
+            lora_dir,
             api_key,
             admin_api_key,
             tls,
@@ -56,6 +58,8 @@ impl fmt::Debug for NodeConfig {
             .field("cores", cores)
             .field("weight_cache", weight_cache)
             .field("weight_update_dir", weight_update_dir)
+            .field("lora_paths", lora_paths)
+            .field("lora_dir", lora_dir)
             .field("api_key", &api_key.as_ref().map(|_| "***"))
             .field("admin_api_key", &admin_api_key.as_ref().map(|_| "***"))
             .field("tls", tls)

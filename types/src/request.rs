@@ -22,6 +22,9 @@ pub struct Request {
     /// Salt of the prefix cache, at most [`CACHE_SALT_BYTES`]: only requests with the same salt
     /// share cached prefixes. Requests without a salt share among themselves.
     pub cache_salt: Option<String>,
+    /// Name of the adapter that it asks for, before the scheduler has resolved the name to
+    /// `generation.adapter`; `None` = the model alone.
+    pub adapter_name: Option<String>,
 }
 
 /// Most bytes of a request's salt of the prefix cache. The cache keeps the salt as long as any
@@ -40,6 +43,7 @@ impl Request {
             timeout_ms: None,
             data_parallel_rank: None,
             cache_salt: None,
+            adapter_name: None,
         }
     }
 }
@@ -68,6 +72,10 @@ pub enum ErrorKind {
     Timeout,
     /// A fault of the server: 500, INTERNAL.
     Internal,
+    /// The model, adapter or other thing that it names is not there: 404, NOT_FOUND.
+    NotFound,
+    /// The present state of the server is in the way: 409, FAILED_PRECONDITION.
+    Conflict,
 }
 
 /// A request's failure.

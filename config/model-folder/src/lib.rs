@@ -1,8 +1,9 @@
-//! Description of a model's folder, or of a draft's: Hugging Face's `config.json`, the
+//! Description of a model's folder, of a draft's, or of an adapter's: Hugging Face's `config.json`, the
 //! tokenizer's end token, and the tensors beside them.
 
 #![forbid(unsafe_code)]
 
+pub mod adapter;
 mod checkpoint;
 pub mod draft;
 mod families;

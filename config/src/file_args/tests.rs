@@ -85,7 +85,8 @@ fn relative_paths_begin_at_the_files_folder() {
         "model-path = 'm'\napi-key-file = '/k'\nspeculative-draft-model-path = './d/e'\n\
          weight-update-dir = 'w'\nadmin-api-key-file = 'op'\n\
          speculative-algorithm = 'EAGLE'\nspeculative-num-steps = 4\n\
-         speculative-adaptive = true\nspeculative-adaptive-config = 'a.json'\n",
+         speculative-adaptive = true\nspeculative-adaptive-config = 'a.json'\n\
+         lora-dir = 'l'\nlora-paths = ['a=l/a', 'b=/b']\n",
     )
     .expect("good");
     let (speculation, here) = (&args.speculation, std::env::temp_dir());
@@ -106,6 +107,12 @@ fn relative_paths_begin_at_the_files_folder() {
     assert_eq!(args.server.admin_api_key_file, Some(here.join("op")));
     let updates = std::env::temp_dir().join("w");
     assert_eq!(args.server.weight_update_dir, Some(updates));
+    assert_eq!(args.lora.lora_dir, Some(here.join("l")));
+    let adapters = args.lora.lora_paths.iter().map(|adapter| &adapter.path);
+    assert_eq!(
+        adapters.collect::<Vec<_>>(),
+        [&here.join("l/a"), Path::new("/b")]
+    );
 }
 
 /// Covers all options whose values are paths, except the library with a search path of its own.
@@ -241,12 +248,15 @@ fn what_is_not_an_option_is_an_error() {
             "quantization = 'fp8'",
             "[possible values: none, int8, int4]",
         ),
+        ("lora-paths = 'a'", "must be NAME=FOLDER"),
+        ("lora-paths = 'a b=c'", "the name before = must be"),
+        ("lora-paths = 'a='", "names no folder"),
+        ("lora-modules = 'a=b'", "write `lora-paths`"),
         (
-            "lora-paths = 'a'",
-            "`lora-paths` is not an option here: merge",
+            "max-cpu-loras = 1",
+            "`max-cpu-loras` is not an option here: leave it out",
         ),
         ("max_num_seqs = 3", "write `max-running-requests`"),
-        ("enable-lora = true", "`enable-lora` is not an option"),
         ("log-json = 'perhaps'", "--log-json[=<true|false>]"),
         ("log-json = 1", "`log-json` is a switch: true or false"),
         ("port = [1]", "a text or a number"),

@@ -52,6 +52,9 @@ fn different_where_results_or_the_protocol_would() {
         "--speculative-algorithm WINDOW --speculative-window-size 5",
         "--speculative-algorithm WINDOW --speculative-window-nodes 5",
         "--speculative-algorithm WINDOW --speculative-window-private",
+        "--enable-lora --lora-dir .",
+        "--enable-lora --lora-dir . --max-loras 2",
+        "--enable-lora --lora-dir . --max-lora-rank 8",
         "--device cuda",
         "--device cuda --cuda-graph-bs 1,2",
     ];

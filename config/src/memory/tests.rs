@@ -2,9 +2,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use lockstep_types::{
-    AttentionSpec, CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom, Dtype, EngineShape,
-    Footprint, KvCacheDtype, MatrixRole, MemoryUse, ModelConfig, RankMemory, SpeculationConfig,
-    StepLimits, WeightFormat,
+    AdapterLimits, AttentionSpec, CollectiveBackend, DeviceConfig, DeviceKind, DeviceRoom, Dtype,
+    EngineShape, Footprint, KvCacheDtype, MatrixRole, MemoryUse, ModelConfig, RankMemory,
+    SpeculationConfig, StepLimits, WeightFormat,
 };
 use proptest::prelude::*;
 
@@ -46,6 +46,7 @@ fn sizing() -> Sizing<'static> {
             ep_size: 1,
             collectives: CollectiveBackend::Auto,
             threads_per_rank: 1,
+            adapters: AdapterLimits::default(),
             speculation: NONE.get_or_init(SpeculationConfig::none),
             page_size: 16,
             step: step(64, Some(512)),

@@ -1,4 +1,4 @@
-use super::{ConfigError, ModelConfig, ServeArgs, ServerConfig, answers, limits, web};
+use super::{ConfigError, ModelConfig, ServeArgs, ServerConfig, answers, limits, lora, web};
 
 pub(super) fn resolve(
     args: &ServeArgs,
@@ -46,7 +46,7 @@ pub(super) fn resolve(
             remedy,
         ));
     }
-    Ok(ServerConfig {
+    let server = ServerConfig {
         host,
         port,
         grpc_port,
@@ -59,7 +59,9 @@ pub(super) fn resolve(
         web: web::resolve(given)?,
         answers: answers::resolve(given)?,
         limits: limits::resolve(args)?,
-    })
+    };
+    lora::names(args, &server)?;
+    Ok(server)
 }
 
 /// The model's name, and its other names.

@@ -260,8 +260,6 @@ const REFUSED: &[(&str, &[&str])] = &[
         "--gpu-memory-utilization 0.9",
         &["--gpu-memory-utilization", "--mem-fraction-static"],
     ),
-    ("--enable-lora", &["--enable-lora", "merge"]),
-    ("--lora-paths a b", &["--lora-paths", "merge"]),
     (
         "--tool-call-parser qwen9",
         &["--tool-call-parser qwen9", "auto, none, ", "qwen3_coder"],
@@ -518,6 +516,7 @@ mod cores;
 mod dp_attention;
 mod ep_size;
 mod load_format;
+mod lora;
 mod own_draft;
 
 #[test]

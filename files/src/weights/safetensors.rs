@@ -34,6 +34,11 @@ pub(super) fn names(folder: &Path) -> Result<Option<BTreeSet<String>>, WeightsEr
     Ok(Some(header.0.into_keys().collect()))
 }
 
+/// See [`super::weight_file`].
+pub(super) fn file(folder: &Path, name: &str) -> Result<Option<WeightFile>, WeightsError> {
+    unless_absent(open(folder, name, &mut HeadersRead::default()))
+}
+
 /// See [`super::weight_files`].
 pub(super) fn files(folder: &Path) -> Result<Option<Vec<WeightFile>>, WeightsError> {
     let mut read = HeadersRead::default();
@@ -153,7 +158,7 @@ fn size(file: &File) -> io::Result<u64> {
 }
 
 /// Reads `length` bytes from `offset` on.
-fn bytes(file: &File, offset: u64, length: u64) -> io::Result<Vec<u8>> {
+pub(super) fn bytes(file: &File, offset: u64, length: u64) -> io::Result<Vec<u8>> {
     let file = file.try_clone()?;
     let length = usize::try_from(length).map_err(io::Error::other)?;
     on_reader_thread(move || {

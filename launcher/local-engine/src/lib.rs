@@ -6,13 +6,14 @@
 
 #![forbid(unsafe_code)]
 
-use std::{collections::VecDeque, time::Instant};
+use std::{collections::VecDeque, path::Path, time::Instant};
 
 use lockstep_planner::{
     IntegrityError, Load, Millis, Planner, PlannerError, RequestId, SpeculationCounters,
 };
 use lockstep_tp_worker::worker::{WeightOrigin, WorkerError, local::LocalGroup};
 use lockstep_types::EngineConfig;
+use lockstep_types::adapter::Adapter;
 use lockstep_types::request::{ErrorKind, Output, Request, RequestError};
 
 mod completion;
@@ -93,6 +94,24 @@ impl LocalEngine {
     /// Rows of the model's vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.config.model.vocab_size
+    }
+
+    /// Loads the adapter in `folder` to `place` on all ranks. Requests submitted from now on may
+    /// have what is returned. None that runs may have the adapter that was there.
+    ///
+    /// # Errors
+    /// [`LocalError`] for an adapter that is refused; then nothing changes.
+    pub fn load_adapter(&mut self, place: u16, folder: &Path) -> Result<Adapter, LocalError> {
+        let content = self.group.load_adapter(place, folder)?;
+        Ok(Adapter { place, content })
+    }
+
+    /// Takes the adapter at `place` away. No request that runs may have it.
+    ///
+    /// # Errors
+    /// [`LocalError`] when a rank is gone.
+    pub fn unload_adapter(&mut self, place: u16) -> Result<(), LocalError> {
+        Ok(self.group.clear_adapter(place)?)
     }
 
     /// Queues a request; its number names its outputs.

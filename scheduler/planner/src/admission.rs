@@ -130,7 +130,10 @@ impl Admission {
             samples_in_flight: 0,
             deferrals: 0,
             retracted: false,
-            kv: RequestKv::none(Namespace::new(request.cache_salt)),
+            kv: RequestKv::none(Namespace::new(
+                request.cache_salt,
+                request.generation.adapter,
+            )),
             tokens: request.input_ids,
             rest: Box::new(Rest {
                 generation: request.generation,

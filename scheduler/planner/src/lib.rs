@@ -25,6 +25,7 @@ pub mod load;
 pub mod planner;
 pub mod sim;
 
+mod adapters;
 mod admission;
 mod batch;
 mod dp_rank;

@@ -11,6 +11,7 @@ use lockstep_types::{
 
 use crate::{
     Busy, Counters, Millis, PlannerConfig, PlannerError, RequestId, SpeculationCounters,
+    adapters::AdapterUse,
     admission::Admission,
     dp_rank::DpRank,
     request::{RequestState, RequestTable, Stage},
@@ -34,6 +35,7 @@ pub struct Planner {
     steps: Steps,
     outputs: Vec<(RequestId, Output)>,
     counters: Counters,
+    adapters: AdapterUse,
     /// Number of the engine's own requests that have not ended.
     probes: u32,
     speculation: SpeculationCounters,
@@ -54,6 +56,7 @@ impl Planner {
             steps: Steps::new(&config),
             outputs: Vec::new(),
             counters: Counters::default(),
+            adapters: AdapterUse::default(),
             probes: 0,
             speculation: SpeculationCounters::new(config.reserve.steps),
             config,
@@ -151,6 +154,7 @@ impl Planner {
             });
         }
         let request = self.admission.accept(id, parent, request, &self.ranks)?;
+        self.adapters.begin(request.rest.generation.adapter);
         let index = self.requests.insert(request);
         self.admission.enqueue(index, &self.requests[index]);
         Ok(index)
@@ -197,6 +201,7 @@ impl Planner {
             return;
         };
         self.admission.forget(index, &request);
+        self.adapters.end(request.rest.generation.adapter);
         match request.rest.is_probe {
             true => self.probes -= 1,
             false => self.counters.count_end(&outcome),

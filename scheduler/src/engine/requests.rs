@@ -87,22 +87,26 @@ impl Engine {
     }
 
     /// Checks that a request may be planned now, whatever its frontend has checked.
-    fn admit(&self, request: Request) -> Result<Request, RequestError> {
+    fn admit(&mut self, request: Request) -> Result<Request, RequestError> {
         match self.phase {
             Phase::Serving => {}
             Phase::Draining => return Err(unavailable("the server is shutting down".into(), None)),
-            Phase::Starting | Phase::WarmingUp => {
+            Phase::Starting | Phase::WarmingUp | Phase::LoadingAdapters => {
                 return Err(unavailable(
                     "the server is starting".into(),
                     self.served_in(),
                 ));
             }
         }
-        admissible(request, &self.config.model).map_err(|error| {
+        let mut request = admissible(request, &self.config.model).map_err(|error| {
             let mut invalid = RequestError::new(ErrorKind::Invalid, error.to_string());
             invalid.param = Some(error.field.to_owned());
             invalid
-        })
+        })?;
+        if let Some(name) = request.adapter_name.take() {
+            request.generation.adapter = Some(self.adapters.resolve(&name)?);
+        }
+        Ok(request)
     }
 
     /// Answers when a step has run on every rank, and at once while the engine starts. While

@@ -113,6 +113,11 @@ impl Engine {
         let rest = EngineFigures {
             cache_hit_rate: self.hit_rate.at(now, prompt, cached),
             dp_ranks: ranks.collect(),
+            adapters: (
+                self.adapters
+                    .loads(|place| self.planner.adapter_requests(place)),
+                self.adapters.in_memory(),
+            ),
             speculation: speculates.then(|| (self.planner.speculation(), &self.depths)),
             steps: &self.steps,
             memory: self.group.memory(),

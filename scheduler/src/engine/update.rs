@@ -108,6 +108,11 @@ impl Engine {
             let message = "Another update of the weights is under way; wait for it.";
             return Err(RequestError::new(ErrorKind::Overloaded, message));
         }
+        if self.loading.is_some() || !self.adapters.is_empty() {
+            let message = "Adapters are loaded, which are of the weights in use; unload them \
+                           first, and wait for their requests.";
+            return Err(RequestError::new(ErrorKind::Conflict, message));
+        }
         if wanted.draft_path.is_some() && self.config.speculation.draft.is_none() {
             return Err(RequestError {
                 param: Some("draft_model_path".to_owned()),

@@ -25,6 +25,7 @@ impl Engine {
             WorkerEvent::Ready(ready) => self.worker_ready(rank, ready),
             WorkerEvent::Result(result) => self.result(rank, result)?,
             WorkerEvent::Reloaded(reloaded) => self.worker_reloaded(rank, reloaded)?,
+            WorkerEvent::Adapter(read) => self.adapter_read(rank, read)?,
             WorkerEvent::Drafter(reply) => self.drafter_answered(rank, reply),
             WorkerEvent::Leaving => {
                 tracing::warn!(
@@ -102,8 +103,7 @@ impl Engine {
         let news = self.health.step_done(self.group.done_everywhere());
         self.tell_health(news);
         if self.phase == Phase::WarmingUp {
-            self.phase = Phase::Serving;
-            self.link.ready(&self.group.describe());
+            self.begin_to_serve()?;
         }
         // A forced step may be owed although the planner had work when it was asked for.
         if self.planner.is_idle() && self.health.wanted() {

@@ -104,25 +104,39 @@ pub fn convert(
         logprobs,
         ..GenerationParams::default()
     };
+    let adapter_name = adapter(&wire.lora_id, config)?;
     let request = |index: u64| {
         let mut request = Request {
             trace_id: wire.request_id.clone(),
             generation: generation.clone(),
             data_parallel_rank,
+            adapter_name: adapter_name.clone(),
             // Fields that the gateway's protocol does not have.
             ..Request::new(input_ids.clone(), max_new_tokens)
         };
         request.generation.sampling.seed = seed.wrapping_add(index);
         request
     };
-    let requests = (0..choices as u64).map(request).collect();
     Ok(Call {
-        requests,
+        requests: (0..choices as u64).map(request).collect(),
         stream: wire.stream,
         interval,
         logprobs,
         logprob_bytes,
     })
+}
+
+/// Returns the name of the adapter that a call asks for. Whether there is such an adapter is known
+/// to the engine.
+fn adapter(lora_id: &str, config: &EngineConfig) -> Result<Option<String>, Status> {
+    match (lora_id.is_empty(), config.adapters.places) {
+        (true, _) => Ok(None),
+        (false, 0) => Err(invalid(
+            "lora_id",
+            "this server serves no adapters; leave it out, or start it with --enable-lora",
+        )),
+        (false, _) => Ok(Some(lora_id.to_owned())),
+    }
 }
 
 /// Refuses a call for more bytes of log-probabilities than any call may have.
@@ -145,7 +159,6 @@ fn refuse_unsupported(wire: &GenerateRequest) -> Result<(), Status> {
     let given = [
         ("mm_inputs", wire.mm_inputs.is_some()),
         ("input_embeds", !wire.input_embeds.is_empty()),
-        ("lora_id", !wire.lora_id.is_empty()),
         ("disaggregated_params", wire.disaggregated_params.is_some()),
         (
             "custom_logit_processor",

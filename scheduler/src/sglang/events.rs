@@ -12,11 +12,12 @@ use lockstep_proto::pb::smg::grpc::common::{
     KvBlock, KvBlocksRemoved, KvBlocksStored, KvCacheCleared, KvCacheEvent, KvEventBatch,
     kv_cache_event::Data,
 };
+use lockstep_types::adapter::Adapter;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use crate::kv_events::CacheChanges;
+use crate::{adapters::AdapterNames, kv_events::CacheChanges};
 
 /// Most tokens and hashes of one batch: a few megabytes, however large the cache is.
 const MOST: usize = 1 << 17;
@@ -33,10 +34,16 @@ pub fn batches(changes: mpsc::Receiver<CacheChanges>, place: OwnedSemaphorePermi
         _place: place,
     };
     ReceiverStream::new(changes)
-        .flat_map(|CacheChanges { dp_rank, events }| {
-            stream::iter(pieces(events)).map(move |events| (dp_rank, events))
+        .flat_map(|changes| {
+            let CacheChanges {
+                dp_rank,
+                events,
+                adapters,
+            } = changes;
+            let pieces = stream::iter(pieces(events));
+            pieces.map(move |events| (dp_rank, events, adapters.clone()))
         })
-        .map(move |(dp_rank, events)| Ok(subscription.batch(dp_rank, events)))
+        .map(move |(dp_rank, events, adapters)| Ok(subscription.batch(dp_rank, events, &adapters)))
         .boxed()
 }
 
@@ -48,13 +55,18 @@ struct Subscription {
 }
 
 impl Subscription {
-    fn batch(&mut self, dp_rank: u32, events: Vec<CacheEvent>) -> KvEventBatch {
+    fn batch(
+        &mut self,
+        dp_rank: u32,
+        events: Vec<CacheEvent>,
+        adapters: &AdapterNames,
+    ) -> KvEventBatch {
         self.sequence += 1;
         let wrap = |event| {
             self.event_id += 1;
             KvCacheEvent {
                 event_id: self.event_id,
-                data: Some(data(event)),
+                data: Some(data(event, adapters)),
             }
         };
         KvEventBatch {
@@ -107,6 +119,7 @@ fn cut(event: CacheEvent) -> Vec<CacheEvent> {
             blocks,
             block_size,
             cache_salt,
+            adapter,
         } => blocks
             .chunks((MOST / block_size.max(1) as usize).max(1))
             .map(|run| {
@@ -116,6 +129,7 @@ fn cut(event: CacheEvent) -> Vec<CacheEvent> {
                     blocks: run.to_vec(),
                     block_size,
                     cache_salt: cache_salt.clone(),
+                    adapter,
                 }
             })
             .collect(),
@@ -129,15 +143,17 @@ fn cut(event: CacheEvent) -> Vec<CacheEvent> {
     }
 }
 
-fn data(event: CacheEvent) -> Data {
+fn data(event: CacheEvent, adapters: &AdapterNames) -> Data {
     match event {
         CacheEvent::BlockStored {
             parent,
             blocks,
             block_size,
             cache_salt,
+            adapter,
         } => Data::Stored(KvBlocksStored {
             parent_block_hash: parent.map(u64::cast_signed),
+            lora_name: adapter.and_then(|content| adapters.get(&content).cloned()),
             cache_salt: cache_salt.map(|salt| salt.as_ref().to_owned()),
             blocks: blocks
                 .into_iter()
@@ -145,6 +161,7 @@ fn data(event: CacheEvent) -> Data {
                     block_hash: block.hash.cast_signed(),
                     token_ids: block.token_ids,
                     block_size: i32::try_from(block_size).unwrap_or(i32::MAX),
+                    lora_id: adapter.map(lora_id),
                     ..Default::default()
                 })
                 .collect(),
@@ -158,8 +175,16 @@ fn data(event: CacheEvent) -> Data {
     }
 }
 
+/// Returns the number by which events tell adapters apart: half of the content's hash.
+fn lora_id(content: u128) -> i64 {
+    let (low, _) = Adapter { place: 0, content }.content_halves();
+    low.cast_signed()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use lockstep_planner::StoredBlock;
 
     use super::*;
@@ -175,6 +200,7 @@ mod tests {
                 .collect(),
             block_size,
             cache_salt: Some("salt".into()),
+            adapter: Some(7),
         }
     }
 
@@ -210,6 +236,7 @@ mod tests {
                 blocks,
                 block_size,
                 cache_salt: Some(salt.clone()),
+                adapter: None,
             },
             other => other,
         };
@@ -219,11 +246,16 @@ mod tests {
     }
 
     #[test]
-    fn the_salt_of_a_block_is_told() {
-        let Data::Stored(told) = data(stored(None, 0..1, 1)) else {
-            panic!("not stored");
-        };
-        assert_eq!(told.cache_salt.as_deref(), Some("salt"));
+    fn the_salt_and_the_adapter_of_a_block_are_told() {
+        for (known, name) in [(7, Some("a")), (8, None)] {
+            let names = [(known, "a".to_owned())].into();
+            let Data::Stored(told) = data(stored(None, 0..1, 1), &Arc::new(names)) else {
+                panic!("not stored");
+            };
+            assert_eq!(told.cache_salt.as_deref(), Some("salt"));
+            assert_eq!(told.lora_name.as_deref(), name);
+            assert_eq!(told.blocks[0].lora_id, Some(7));
+        }
     }
 
     #[test]

@@ -4,8 +4,8 @@ use lockstep_process::RoleContext;
 use lockstep_proto::pb::{
     lockstep::{DpRankLoad, GetLoadResponse, SpeculationLoad},
     sglang::grpc::scheduler::{
-        AggregateMetrics, DisaggregationMetrics, GetLoadsRequest, GetLoadsResponse, MemoryMetrics,
-        QueueMetrics, SchedulerLoad, SpeculativeMetrics,
+        AggregateMetrics, DisaggregationMetrics, GetLoadsRequest, GetLoadsResponse, LoRaMetrics,
+        MemoryMetrics, QueueMetrics, SchedulerLoad, SpeculativeMetrics,
     },
 };
 use tonic::Status;
@@ -97,6 +97,7 @@ impl Rank<'_> {
         let running = int(own.running_requests);
         let waiting = load.waiting_at(at);
         let most = ctx.engine.schedule.of_dp_rank(ranks).max_running_requests;
+        let places = ctx.engine.adapters.places;
         let ratio = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
         SchedulerLoad {
             dp_rank: int(at),
@@ -122,6 +123,12 @@ impl Rank<'_> {
                 .as_ref()
                 .filter(|_| wants("spec"))
                 .map(speculative),
+            // Every DP rank has all adapters.
+            lora: (places > 0 && wants("lora")).then(|| LoRaMetrics {
+                slots_used: int(load.adapters_in_memory),
+                slots_total: places.into(),
+                utilization: f64::from(load.adapters_in_memory) / f64::from(places.max(1)),
+            }),
             disaggregation: wants("disagg").then(|| DisaggregationMetrics {
                 mode: "null".to_owned(),
                 ..Default::default()

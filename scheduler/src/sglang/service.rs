@@ -27,6 +27,7 @@ use tokio::sync::{OnceCell, Semaphore, mpsc};
 use tonic::{Request, Response, Status, service::interceptor::InterceptedService};
 
 use super::{
+    adapters,
     calls::{Calls, Choices, Registration},
     constraints::{self, Constraints},
     convert::{Call, convert},
@@ -322,21 +323,27 @@ impl SglangScheduler for Service {
     }
     async fn load_lo_ra_adapter(
         &self,
-        _: Request<LoadLoRaAdapterRequest>,
+        request: Request<LoadLoRaAdapterRequest>,
     ) -> Result<Response<LoadLoRaAdapterResponse>, Status> {
-        Err(unsupported("LoRA adapters"))
+        self.operators.check(request.metadata())?;
+        let loaded = adapters::load(&self.commands, request.into_inner()).await;
+        loaded.map(Response::new)
     }
     async fn unload_lo_ra_adapter(
         &self,
-        _: Request<UnloadLoRaAdapterRequest>,
+        request: Request<UnloadLoRaAdapterRequest>,
     ) -> Result<Response<UnloadLoRaAdapterResponse>, Status> {
-        Err(unsupported("LoRA adapters"))
+        self.operators.check(request.metadata())?;
+        let unloaded = adapters::unload(&self.commands, request.into_inner()).await;
+        unloaded.map(Response::new)
     }
     async fn list_loaded_lo_ra_adapters(
         &self,
-        _: Request<ListLoadedLoRaAdaptersRequest>,
+        request: Request<ListLoadedLoRaAdaptersRequest>,
     ) -> Result<Response<ListLoadedLoRaAdaptersResponse>, Status> {
-        Err(unsupported("LoRA adapters"))
+        // Paths are for operators.
+        self.operators.check(request.metadata())?;
+        adapters::loaded(&self.commands).await.map(Response::new)
     }
 }
 

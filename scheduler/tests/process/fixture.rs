@@ -35,6 +35,8 @@ use tokio::{sync::mpsc, task::JoinHandle as TokioHandle};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming, transport::Channel};
 
+use crate::sim_adapters::{Orders, SimAdapters};
+
 /// Time limit of everything in these tests; only something broken takes this long.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
@@ -66,6 +68,8 @@ pub struct Scheduler {
     pub link: ControlLink,
     /// Number of times that workers were told to forget the weights that they looked at.
     pub forgotten: Arc<AtomicUsize>,
+    /// Orders about adapters that rank 0 got.
+    pub adapter_orders: Orders,
     thread: Option<JoinHandle<Result<(), lockstep_scheduler::RunError>>>,
     _dir: tempfile::TempDir,
 }
@@ -119,6 +123,7 @@ impl Scheduler {
             hash: ctx.config_hash.clone(),
             link,
             forgotten: Arc::default(),
+            adapter_orders: Orders::default(),
             thread: Some(std::thread::spawn(move || lockstep_scheduler::run(ctx))),
             _dir: dir,
         }
@@ -160,7 +165,8 @@ impl Scheduler {
             ..Default::default()
         };
         let forgotten = self.forgotten.clone();
-        tokio::spawn(work(channel, hello, worker, act, forgotten))
+        let adapters = SimAdapters::new(rank as u32, &self.adapter_orders);
+        tokio::spawn(work(channel, hello, (worker, adapters), act, forgotten))
     }
 
     /// Connects as a tokenizer-manager.
@@ -194,7 +200,7 @@ impl Drop for Scheduler {
 async fn work(
     channel: Channel,
     hello: WorkerHello,
-    mut worker: SimWorker,
+    (mut worker, mut adapters): (SimWorker, SimAdapters),
     mut act: impl FnMut(&StepPlan, &mut StepDigests) -> bool,
     forgotten: Arc<AtomicUsize>,
 ) -> Result<(), Status> {
@@ -220,6 +226,9 @@ async fn work(
             }
             Some(worker_command::Kind::Plan(plan)) => {
                 let plan = StepPlan::try_from(plan).expect("a valid plan");
+                if let [part] = &plan.parts[..] {
+                    adapters.plan(part);
+                }
                 let mut result = match worker.execute(&plan) {
                     Ok(result) => result,
                     Err(error) => {
@@ -251,6 +260,11 @@ async fn work(
             }
             Some(worker_command::Kind::Forget(_)) => {
                 forgotten.fetch_add(1, Relaxed);
+            }
+            Some(worker_command::Kind::Adapter(order)) => {
+                if let Some(read) = adapters.order(rank, order) {
+                    send(worker_message::Kind::Adapter(read)).await;
+                }
             }
             Some(worker_command::Kind::Drafter(command)) => {
                 assert_eq!(rank, 0, "only rank 0 drafts");

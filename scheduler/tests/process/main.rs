@@ -1,5 +1,6 @@
 //! The scheduler process with simulated workers and real gRPC streams.
 
+mod adapters;
 mod dp_ranks;
 mod faults;
 mod fixture;
@@ -8,5 +9,6 @@ mod logprobs;
 mod serving;
 mod sglang;
 mod sglang_aborts;
+mod sim_adapters;
 mod speculation;
 mod weights;

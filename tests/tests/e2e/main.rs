@@ -25,6 +25,7 @@ mod hub;
 mod keys;
 mod limits;
 mod load;
+mod lora;
 mod lost_ranks;
 mod metrics;
 mod model_folders;

@@ -16,7 +16,7 @@ use crate::{
     request_id::{check_id, fresh_id},
     submission::{
         ConstraintSpec, FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, SamplingSpec,
-        SpeculativeSpec, check_messages, count, fits,
+        SpeculativeSpec, adapter, check_messages, count, fits,
     },
     text::Conversation,
 };
@@ -62,6 +62,9 @@ pub(super) async fn spec(app: &App, request: GenerateRequest) -> ApiResult<Gener
     spec.timeout_ms = request.timeout_ms;
     spec.data_parallel_rank = request.data_parallel_rank.map(Into::into);
     spec.cache_salt = request.cache_salt;
+    if let Some(name) = request.adapter {
+        spec.adapter = adapter(&app.config, "adapter", name)?;
+    }
     let speculative = request.speculative.unwrap_or_default();
     spec.speculative = SpeculativeSpec {
         enabled: speculative.enabled,

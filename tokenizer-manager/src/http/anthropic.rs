@@ -14,7 +14,7 @@ use lockstep_ports::RequestMemory;
 use serde::Serialize;
 
 use super::{
-    json, middleware::RequestId, openai::check_model, tokenize::count_tokens,
+    json, middleware::RequestId, openai::AskedModel, tokenize::count_tokens,
     unsupported::GenerateJson,
 };
 use crate::{app::App, error::ApiResult, request_id::MESSAGE, submission::Submission};
@@ -29,14 +29,16 @@ pub(super) async fn create(
     held: Option<Extension<RequestMemory>>,
     GenerateJson(mut request): GenerateJson<types::MessagesRequest>,
 ) -> ApiResult<Response> {
-    check_model(&app, request.model.as_deref())?;
+    let model = AskedModel::of(&app, request.model.as_deref())?;
     let streamed = request.stream.unwrap_or(false);
     let message_id = id.object(MESSAGE);
-    let (spec, shape) = convert::spec(&app, &mut request, message_id.clone()).await?;
+    let (mut spec, shape) = convert::spec(&app, &mut request, message_id.clone()).await?;
+    spec.adapter = model.adapter();
     let submission = Submission::new(&app, spec, held.as_deref()).await?;
     let answer = answer::Answer {
         app,
         id: message_id,
+        model,
         shape,
     };
     match streamed {
@@ -55,7 +57,7 @@ pub(super) async fn count(
     State(app): State<Arc<App>>,
     GenerateJson(mut request): GenerateJson<types::MessagesRequest>,
 ) -> ApiResult<Response> {
-    check_model(&app, request.model.as_deref())?;
+    AskedModel::check(&app, request.model.as_deref()).await?;
     let chat = convert::chat(&app, &mut request)?;
     let input_tokens = count_tokens(&app, chat.conversation).await?;
     json(&Counted { input_tokens })

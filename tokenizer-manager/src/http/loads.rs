@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Sections that a client may ask for, by SGLang's names; `core` always comes. An
-/// absent part, such as LoRA, has no section in the answer.
+/// absent part, such as adapters, has no section in the answer.
 const SECTIONS: [&str; 7] = ["core", "memory", "spec", "lora", "disagg", "queues", "all"];
 
 /// `GET /load`, as in vLLM: the number of requests in progress at all
@@ -185,6 +185,15 @@ fn rank(
         one["speculative"] = json!({
             "accept_length": accept_length(counted).unwrap_or(0.0),
             "accept_rate": share(accepted as f64, counted.draft_tokens as f64),
+        });
+    }
+    let places = app.config.adapters.places;
+    if places > 0 && wants("lora") {
+        // Every DP rank has all adapters.
+        one["lora"] = json!({
+            "slots_used": load.adapters_in_memory,
+            "slots_total": places,
+            "utilization": share(load.adapters_in_memory.into(), places.into()),
         });
     }
     if wants("disagg") {

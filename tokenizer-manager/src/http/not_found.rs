@@ -67,15 +67,6 @@ const ABSENT: &[(&[&str], &str)] = &[
         "Nothing is stored here; send each request to POST /v1/chat/completions or POST \
          /v1/completions.",
     ),
-    (
-        &[
-            "/v1/load_lora_adapter",
-            "/v1/unload_lora_adapter",
-            "/load_lora_adapter",
-            "/unload_lora_adapter",
-        ],
-        "Adapters are not served; merge them into the weights.",
-    ),
 ];
 
 /// Returns a 404. For a path that other servers have, it names the route to use

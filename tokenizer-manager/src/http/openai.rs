@@ -1,6 +1,7 @@
 //! OpenAI's API: chat, completions, responses and models, and what generating routes share.
 
 mod answer;
+mod asked_model;
 pub(super) mod chat;
 pub(super) mod completions;
 mod envelope;
@@ -10,6 +11,7 @@ pub(super) mod params;
 pub(super) mod responses;
 pub(super) mod usage;
 
+pub(super) use asked_model::AskedModel;
 use axum::http::StatusCode;
 use lockstep_types::request::FinishReason;
 
@@ -18,16 +20,6 @@ use crate::{
     error::{ApiError, ApiResult},
     generation::End,
 };
-
-/// Checks that the request's `model` is one of the served model's names. No `model`, or
-/// `default`, means the served model too.
-pub(super) fn check_model(app: &App, model: Option<&str>) -> ApiResult<()> {
-    match model {
-        None | Some("" | "default") => Ok(()),
-        Some(model) if app.names().any(|name| name == model) => Ok(()),
-        Some(model) => Err(model_not_found(app, model)),
-    }
-}
 
 /// Returns a 404 for a model that is not served.
 pub(super) fn model_not_found(app: &App, model: &str) -> ApiError {

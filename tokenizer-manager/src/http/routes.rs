@@ -10,7 +10,7 @@ use axum::{
 };
 
 use super::{
-    admin, anthropic, corpora, info, json, loads, native,
+    adapters, admin, anthropic, corpora, info, json, loads, native,
     openai::{chat, completions, models, responses},
     openapi::{self, Route},
     requests, speculation, tokenize, weights,
@@ -44,8 +44,8 @@ routes! {
     post "/v1/responses" responses::create, "The next items of a conversation, as OpenAI has it; nothing is stored.";
     post "/v1/messages" anthropic::create, "The next message of a conversation, as Anthropic has it.";
     post "/v1/messages/count_tokens" anthropic::count, "The tokens that such a conversation has.";
-    get "/v1/models" models::list, "The model, by each of its names.";
-    get "/v1/models/{*id}" models::retrieve, "The model by one of its names.";
+    get "/v1/models" models::list, "The model, by each of its names, and its adapters.";
+    get "/v1/models/{*id}" models::retrieve, "The model by one of its names, or an adapter.";
     post "/tokenize" tokenize::tokenize, "The tokens of a prompt or of messages.";
     post "/detokenize" tokenize::detokenize, "The text of tokens.";
     post "/generate" native::generate, "What follows a prompt, as SGLang has it.";
@@ -80,6 +80,10 @@ routes! {
     delete "/ngram/corpus/{*name}" corpora::remove, "Removes one.";
     post "/add_external_corpus" corpora::add_external, "Adds a text, in SGLang's words.";
     post "/remove_external_corpus" corpora::remove_external, "Removes one, in SGLang's words.";
+    post "/v1/load_lora_adapter" adapters::load, "Loads an adapter, or another one of its name.";
+    post "/v1/unload_lora_adapter" adapters::unload, "Unloads one.";
+    post "/load_lora_adapter" adapters::load, "As /v1/load_lora_adapter.";
+    post "/unload_lora_adapter" adapters::unload, "As /v1/unload_lora_adapter.";
     post "/update_weights_from_disk" weights::update_from_disk, "Other weights of the same shapes.";
 }
 

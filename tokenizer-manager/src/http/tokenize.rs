@@ -12,7 +12,7 @@ use super::{
     body::Json,
     json,
     json::{OneOrMany, Prompt},
-    openai::check_model,
+    openai::AskedModel,
 };
 use crate::{
     app::App,
@@ -68,7 +68,7 @@ pub(super) async fn tokenize(
     Json(mut request): Json<TokenizeRequest>,
 ) -> ApiResult<Response> {
     if request.model.is_some() {
-        check_model(&app, request.model.as_deref())?;
+        AskedModel::check(&app, request.model.as_deref()).await?;
     }
     let special = request.add_special_tokens;
     let (texts, is_list, special) = match (request.prompt.take(), request.messages.take()) {
@@ -207,7 +207,7 @@ pub(super) async fn detokenize(
     Json(request): Json<DetokenizeRequest>,
 ) -> ApiResult<Response> {
     if request.model.is_some() {
-        check_model(&app, request.model.as_deref())?;
+        AskedModel::check(&app, request.model.as_deref()).await?;
     }
     let Prompt::Tokens(lists) = request.tokens else {
         return Err(ApiError::invalid(

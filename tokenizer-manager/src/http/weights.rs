@@ -1,19 +1,16 @@
 //! Update of the weights while the server runs.
 
-mod folder;
-
 use std::sync::Arc;
 
 use axum::{
     extract::{FromRequest, Request, State},
     response::Response,
 };
-use folder::UpdateDir;
 use lockstep_proto::pb::lockstep::{UpdateWeightsRequest, UpdateWeightsResponse};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{body::Json, json};
+use super::{allowed_folder::AllowedFolder, body::Json, json};
 use crate::{
     app::App,
     error::{ApiError, ApiResult},
@@ -56,7 +53,7 @@ pub(super) async fn update_from_disk(
 /// Updates the weights and returns their folder.
 async fn update(app: &Arc<App>, request: Request) -> ApiResult<(String, UpdateWeightsResponse)> {
     // The permission is checked before the body is read.
-    let dir = UpdateDir::of(app)?;
+    let dir = AllowedFolder::of_weights(app)?;
     let Json(request) = Json::from_request(request, app).await?;
     let mut wanted = wanted(request)?;
     wanted.model_path = dir.find("model_path", wanted.model_path).await?;

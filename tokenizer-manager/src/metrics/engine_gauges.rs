@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use lockstep_proto::pb::lockstep::{DepthLoad, GetLoadResponse, SpeculationLoad, StepTimes};
 
-use super::{constraint_work::constrained, dp_ranks};
+use super::{adapters, constraint_work::constrained, dp_ranks};
 use series::{COUNTERS, GAUGES};
 
 mod series;
@@ -25,6 +25,7 @@ pub fn render_load(load: &GetLoadResponse) -> String {
          # TYPE lockstep_kv_cache_usage_perc gauge\nlockstep_kv_cache_usage_perc {ratio}\n"
     );
     dp_ranks::render(&mut out, &load.dp_ranks);
+    adapters::render(&mut out, &load.adapters);
     for (name, help, counted) in [
         (
             "step_seconds",

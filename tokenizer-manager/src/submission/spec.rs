@@ -183,6 +183,8 @@ pub struct GenerateSpec {
     pub data_parallel_rank: Option<i64>,
     /// Salt of the prefix cache; `None` = the request shares with those that have none.
     pub cache_salt: Option<String>,
+    /// Name of the adapter; `None` = the model alone.
+    pub adapter: Option<String>,
     /// Language that each output belongs to; `None` = outputs are free.
     pub constraint: Option<ConstraintSpec>,
     /// Most tokens of the reasoning; `None` = as many as the model likes.
@@ -217,6 +219,7 @@ impl GenerateSpec {
             speculative: SpeculativeSpec::default(),
             data_parallel_rank: None,
             cache_salt: None,
+            adapter: None,
             constraint: None,
             thinking_budget: None,
             answer: AnswerOptions::default(),

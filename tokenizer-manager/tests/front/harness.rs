@@ -5,11 +5,11 @@ use std::{path::PathBuf, sync::Arc};
 use lockstep_process::{ChildMessage, ControlLink, Role, RoleContext};
 use lockstep_tokenizer_manager::{Listeners, RunError, serve_on};
 use lockstep_types::{
-    Activation, AnswersConfig, Architecture, AttentionSpec, CheckpointFormat, ConnectionLimits,
-    DeviceConfig, Dtype, EngineConfig, GatedMlpNames, GatedMlpSpec, KvCacheDtype, KvConfig,
-    LayerSpec, LimitsConfig, LoadFormat, Mixer, Mlp, ModelConfig, Multipliers, NodeConfig,
-    NormKind, Norms, ParallelConfig, Quantization, RequestLimits, ScheduleConfig, SchedulePolicy,
-    ServerConfig, SpeculationConfig, TensorNames, TimeoutConfig, WebConfig,
+    Activation, AdapterLimits, AnswersConfig, Architecture, AttentionSpec, CheckpointFormat,
+    ConnectionLimits, DeviceConfig, Dtype, EngineConfig, GatedMlpNames, GatedMlpSpec, KvCacheDtype,
+    KvConfig, LayerSpec, LimitsConfig, LoadFormat, Mixer, Mlp, ModelConfig, Multipliers,
+    NodeConfig, NormKind, Norms, ParallelConfig, Quantization, RequestLimits, ScheduleConfig,
+    SchedulePolicy, ServerConfig, SpeculationConfig, TensorNames, TimeoutConfig, WebConfig,
 };
 use tokio::{net::TcpListener, sync::mpsc::UnboundedReceiver, task::JoinHandle};
 
@@ -138,6 +138,7 @@ pub fn engine_config() -> EngineConfig {
             max_speculative_num_draft_tokens: 4,
             ..SpeculationConfig::none()
         },
+        adapters: AdapterLimits::default(),
         timeouts: TimeoutConfig {
             request_s: None,
             queue_s: None,
@@ -252,6 +253,8 @@ pub fn node_config(run_dir: PathBuf) -> NodeConfig {
         cores: Vec::new(),
         weight_cache: None,
         weight_update_dir: None,
+        lora_paths: Vec::new(),
+        lora_dir: None,
         api_key: None,
         admin_api_key: None,
         tls: None,

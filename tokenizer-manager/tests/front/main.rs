@@ -2,6 +2,7 @@
 //! behind it and the demo model's tokenizer inside.
 
 mod access;
+mod adapters;
 mod adaptive;
 mod answers;
 mod browsers;

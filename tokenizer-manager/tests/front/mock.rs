@@ -9,13 +9,15 @@ use std::{
 };
 
 use lockstep_proto::pb::lockstep::{
-    AbortTrace, CheckHealthRequest, CheckHealthResponse, DepthLoad, DepthRange, DpRankLoad,
-    DrafterCommand, DrafterReply, FiguresAnswer, FiguresWanted, Finish, FinishReason,
-    FlushCacheRequest, FlushCacheResponse, FrontFigures, FrontendEvent, FrontendMessage,
-    FrontendWelcome, GetFiguresRequest, GetFiguresResponse, GetLoadRequest, GetLoadResponse,
-    ListRequestsRequest, ListRequestsResponse, Output, RequestError, SetDepthRangeRequest,
+    AbortTrace, AdapterList, AdapterReply, CheckHealthRequest, CheckHealthResponse, DepthLoad,
+    DepthRange, DpRankLoad, DrafterCommand, DrafterReply, FiguresAnswer, FiguresWanted, Finish,
+    FinishReason, FlushCacheRequest, FlushCacheResponse, FrontFigures, FrontendEvent,
+    FrontendMessage, FrontendWelcome, GetFiguresRequest, GetFiguresResponse, GetLoadRequest,
+    GetLoadResponse, ListAdaptersRequest, ListRequestsRequest, ListRequestsResponse,
+    LoadAdapterRequest, LoadedAdapter, Output, RequestError, SetDepthRangeRequest,
     SetDepthRangeResponse, SpeculationLoad, Submit, TokenLogprob, TraceAborted,
-    UpdateWeightsRequest, UpdateWeightsResponse, Usage, WeightsInUse, finish,
+    UnloadAdapterRequest, UpdateWeightsRequest, UpdateWeightsResponse, Usage, WeightsInUse,
+    adapter_reply, finish,
     frontend_message::Kind,
     frontend_server::{Frontend, FrontendServer},
 };
@@ -176,6 +178,8 @@ pub struct Mock {
     pub dp_ranks: Mutex<Vec<DpRankLoad>>,
     /// Requests that have not ended.
     pub live: Mutex<ListRequestsResponse>,
+    /// Adapters that are loaded.
+    pub adapters: Mutex<Vec<LoadedAdapter>>,
     sink: Mutex<Option<Sink>>,
     sender: UnboundedSender<Asked>,
     config_hash: String,
@@ -201,6 +205,7 @@ impl Mock {
                 ..DpRankLoad::default()
             }]),
             live: Mutex::default(),
+            adapters: Mutex::default(),
             sink: Mutex::new(None),
             sender,
             config_hash: config_hash.to_owned(),
@@ -326,6 +331,21 @@ impl Mock {
 }
 
 struct Service(Arc<Mock>);
+
+impl Service {
+    fn loaded(&self) -> Response<AdapterReply> {
+        let adapters = self.0.adapters.lock().expect("no panic").clone();
+        let list = AdapterList { adapters };
+        let kind = Some(adapter_reply::Kind::Adapters(list));
+        Response::new(AdapterReply { kind })
+    }
+}
+
+fn refused(kind: ErrorKind, message: &str) -> Response<AdapterReply> {
+    let error = lockstep_types::request::RequestError::new(kind, message);
+    let kind = Some(adapter_reply::Kind::Error(error.into()));
+    Response::new(AdapterReply { kind })
+}
 
 #[tonic::async_trait]
 impl Frontend for Service {
@@ -495,6 +515,50 @@ impl Frontend for Service {
         };
         let reply = result.map(drafter::DrafterReply::Corpora);
         Ok(Response::new(reply.into()))
+    }
+
+    /// Loads every adapter but `full`, for which there is no place.
+    async fn load_adapter(
+        &self,
+        request: Request<LoadAdapterRequest>,
+    ) -> Result<Response<AdapterReply>, Status> {
+        let LoadAdapterRequest { name, path } = request.into_inner();
+        if name == "full" {
+            return Ok(refused(ErrorKind::Conflict, "all places are taken"));
+        }
+        let adapter = LoadedAdapter {
+            name,
+            path,
+            loaded: 1_700_000_000,
+            ..LoadedAdapter::default()
+        };
+        self.0.adapters.lock().expect("no panic").push(adapter);
+        Ok(self.loaded())
+    }
+
+    async fn unload_adapter(
+        &self,
+        request: Request<UnloadAdapterRequest>,
+    ) -> Result<Response<AdapterReply>, Status> {
+        let name = request.into_inner().name;
+        let gone = {
+            let mut adapters = self.0.adapters.lock().expect("no panic");
+            let before = adapters.len();
+            adapters.retain(|adapter| adapter.name != name);
+            adapters.len() < before
+        };
+        Ok(match gone {
+            true => self.loaded(),
+            false => refused(ErrorKind::NotFound, "there is no such adapter"),
+        })
+    }
+
+    async fn list_adapters(
+        &self,
+        _: Request<ListAdaptersRequest>,
+    ) -> Result<Response<AdapterList>, Status> {
+        let adapters = self.0.adapters.lock().expect("no panic").clone();
+        Ok(Response::new(AdapterList { adapters }))
     }
 
     async fn update_weights(

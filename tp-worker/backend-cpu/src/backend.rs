@@ -1,5 +1,6 @@
 //! [`Backend`] on CPU cores: shape checks around the kernels.
 
+mod adapt;
 mod exchange;
 mod fused;
 mod latent;
@@ -47,8 +48,10 @@ pub struct CpuBackend {
     arena: Arena,
     /// Packed inputs of the current matrix product.
     packed: Buffer<u32>,
-    /// Routes of the current mixture of experts.
+    /// Routes of the current mixture of experts, and lists of other groups of rows.
     routing: Buffer<u32>,
+    /// Results of adapters, before they are added.
+    adapted: Buffer<f32>,
     /// Working memory of recurrent layers.
     recurrent: Recurrent,
     allocated: CpuAllocated,
@@ -81,6 +84,7 @@ impl CpuBackend {
             arena: Arena::default(),
             packed: Buffer::empty(),
             routing: Buffer::empty(),
+            adapted: Buffer::empty(),
             recurrent: Recurrent::new(),
             allocated: CpuAllocated::default(),
             staged: 0,
@@ -97,7 +101,7 @@ impl CpuBackend {
 
     /// Bytes allocated so far, including buffers that were given back since.
     pub fn allocated(&self) -> CpuAllocated {
-        let products = self.packed.bytes() + self.routing.bytes();
+        let products = self.packed.bytes() + self.routing.bytes() + self.adapted.bytes();
         let layers = self.attention.bytes() + self.recurrent.bytes();
         let scratch = products + layers + self.collectives.bytes();
         CpuAllocated {

@@ -1,7 +1,8 @@
 //! Computes the memory that a backend takes, before there is one.
 
 use lockstep_backend::{
-    DeviceMemory, ExpertsShape, Holds, InputLimits, KvShape, LatentHeads, MatrixShape, PassShape,
+    AdaptedShape, DeviceMemory, ExpertsShape, Holds, InputLimits, KvShape, LatentHeads,
+    MatrixShape, PassShape,
 };
 use lockstep_types::Dtype;
 
@@ -11,7 +12,7 @@ use crate::inputs::CpuInputs;
 use crate::isa::Isa;
 use crate::memory::grown;
 use crate::options::CpuOptions;
-use crate::{attention, experts, latent, recurrent};
+use crate::{adapters, attention, experts, latent, recurrent};
 
 /// Bytes that a [`crate::CpuBackend`] of these settings allocates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,49 +78,15 @@ impl DeviceMemory for CpuMemory {
     }
 
     fn scratch_bytes(&self, passes: &[PassShape]) -> u64 {
-        let packed = |(rows, matrix): &(usize, MatrixShape)| {
-            let format = formats::of(self.dtype, matrix.format);
-            grown(scratch_words(
-                self.threads,
-                format,
-                self.isa,
-                *rows,
-                [matrix.rows, matrix.cols],
-            ))
-        };
-        let packed_of_experts = |(rows, experts): &(usize, ExpertsShape)| {
-            let shapes = [experts.gate_up, experts.down];
-            let matrices = shapes.map(|shape| (formats::of(self.dtype, shape.format), shape));
-            let choices = rows.saturating_mul(experts.active);
-            grown(experts::packed_words(self.isa, choices, matrices))
-        };
-        let routes = |(rows, experts): &(usize, ExpertsShape)| {
-            let ExpertsShape { count, active, .. } = *experts;
-            grown(experts::routing_words(*rows, count, active))
-        };
-        let packed_of_latents = |pass: &PassShape, heads: &LatentHeads| {
-            let formats = [heads.keys, heads.values].map(|own| formats::of(self.dtype, own.format));
-            grown(latent::packed_words(self.isa, pass.tokens, heads, formats))
-        };
         let most = |size: &dyn Fn(&PassShape) -> usize| passes.iter().map(size).max().unwrap_or(0);
-        let products = most(&|pass| {
-            let products = pass.products.iter().map(packed);
-            let experts = pass.experts.iter().map(packed_of_experts);
-            let latents = pass
-                .latent
-                .iter()
-                .map(|heads| packed_of_latents(pass, heads));
-            products.chain(experts).chain(latents).max().unwrap_or(0)
-        });
-        let routes = most(&|pass| {
-            let lists = |heads: &LatentHeads| grown(latent::list_words(heads.shape.heads));
-            let lists = pass.latent.iter().map(lists);
-            pass.experts
-                .iter()
-                .map(routes)
-                .chain(lists)
-                .max()
-                .unwrap_or(0)
+        let products = most(&|pass| self.packed(pass));
+        let lists = most(&|pass| lists(pass));
+        let adapted = most(&|pass| {
+            let values = |(rows, own): &(usize, AdaptedShape)| {
+                let parts = own.down.rows / own.rank.max(1);
+                grown(adapters::values(*rows, own.rank, parts, own.up.rows))
+            };
+            pass.adapted.iter().map(values).max().unwrap_or(0)
         });
         let partials = most(&|pass| attention::most_partials(self.threads, pass));
         let gathered = most(&|pass| pass.gathered);
@@ -132,11 +99,60 @@ impl DeviceMemory for CpuMemory {
         let [columns, tiles] = [recurrent(0), recurrent(1)];
         let shapes = passes.iter().flat_map(|pass| &pass.attention);
         let attention = attention::scratch_bytes(shapes);
-        [products, routes, partials, gathered, columns, tiles]
+        [products, lists, adapted, partials, gathered, columns, tiles]
             .into_iter()
             .map(words)
             .fold((self.threads * attention) as u64, u64::saturating_add)
     }
+}
+
+impl CpuMemory {
+    /// Words of packed inputs of any product of a pass.
+    fn packed(&self, pass: &PassShape) -> usize {
+        let of = |shape: MatrixShape| formats::of(self.dtype, shape.format);
+        let plain = |(rows, matrix): &(usize, MatrixShape)| {
+            let shape = [matrix.rows, matrix.cols];
+            grown(scratch_words(
+                self.threads,
+                of(*matrix),
+                self.isa,
+                *rows,
+                shape,
+            ))
+        };
+        let experts = |(rows, experts): &(usize, ExpertsShape)| {
+            let matrices = [experts.gate_up, experts.down].map(|shape| (of(shape), shape));
+            let choices = rows.saturating_mul(experts.active);
+            grown(experts::packed_words(self.isa, choices, matrices))
+        };
+        let latents = |heads: &LatentHeads| {
+            let formats = [heads.keys, heads.values].map(of);
+            grown(latent::packed_words(self.isa, pass.tokens, heads, formats))
+        };
+        let adapters = |(rows, own): &(usize, AdaptedShape)| {
+            let sizes = [own.down.cols, own.rank];
+            grown(adapters::packed_words(self.isa, *rows, of(own.down), sizes))
+        };
+        let plain = pass.products.iter().map(plain);
+        let experts = pass.experts.iter().map(experts);
+        let latents = pass.latent.iter().map(latents);
+        let adapters = pass.adapted.iter().map(adapters);
+        let all = plain.chain(experts).chain(latents).chain(adapters);
+        all.max().unwrap_or(0)
+    }
+}
+
+/// Words of lists of any operation of a pass: routes of experts, heads, and rows of adapters.
+fn lists(pass: &PassShape) -> usize {
+    let experts = pass.experts.iter().map(|(rows, experts)| {
+        let ExpertsShape { count, active, .. } = *experts;
+        grown(experts::routing_words(*rows, count, active))
+    });
+    let latents = pass.latent.iter();
+    let latents = latents.map(|heads| grown(latent::list_words(heads.shape.heads)));
+    let adapters = pass.adapted.iter();
+    let adapters = adapters.map(|(rows, own)| grown(adapters::list_words(*rows, own.places)));
+    experts.chain(latents).chain(adapters).max().unwrap_or(0)
 }
 
 /// Bytes of `words` words of four bytes.

@@ -20,6 +20,8 @@ pub struct CpuInputs {
     pub(crate) states: Vec<RowState>,
     pub(crate) replays: Vec<u32>,
     pub(crate) keeps: Vec<StateKeep>,
+    /// Place of each row's adapter; empty if no row has one.
+    pub(crate) adapters: Vec<Option<u16>>,
     /// Space for the numbers of all states that the batch writes.
     named: Vec<u32>,
 }
@@ -40,6 +42,7 @@ impl CpuInputs {
             states: room(stateful(limits))?,
             replays: room(limits.replays)?,
             keeps: room(limits.keeps())?,
+            adapters: room(limits.requests)?,
             named: room(stateful(limits) + limits.keeps())?,
         })
     }
@@ -49,7 +52,10 @@ impl CpuInputs {
         let of = |count: usize, bytes: usize| (count as u64).saturating_mul(bytes as u64);
         let groups = limits.groups * size_of::<u32>();
         of(limits.tokens, 3 * size_of::<u32>() + groups)
-            .saturating_add(of(limits.requests, size_of::<Row>()))
+            .saturating_add(of(
+                limits.requests,
+                size_of::<Row>() + size_of::<Option<u16>>(),
+            ))
             .saturating_add(of(limits.pages, groups))
             .saturating_add(of(limits.mask_words, size_of::<u64>()))
             .saturating_add(of(
@@ -72,6 +78,7 @@ impl CpuInputs {
         copy(batch.cells, &mut self.cells);
         copy(batch.logit_tokens, &mut self.wanted);
         copy(batch.masks, &mut self.masks);
+        copy(batch.adapters, &mut self.adapters);
         self.stage_states(batch);
         let (groups, page_size) = (self.limits.groups, self.limits.page_size);
         self.rows.clear();

@@ -8,6 +8,7 @@
 //! [`roofline`] measures the limits of the same threads.
 
 mod activation;
+mod adapters;
 mod amx;
 mod attention;
 mod backend;

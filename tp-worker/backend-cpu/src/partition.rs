@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::pool::Pool;
 
 /// Number of elements below which handing them to a thread is not worth it.
-const MIN_ELEMENTS: usize = 8_192;
+pub(crate) const MIN_ELEMENTS: usize = 8_192;
 /// Chunks for each thread: a thread that is held up leaves some to others.
 const CHUNKS_PER_THREAD: usize = 4;
 

@@ -228,6 +228,7 @@ mod tests {
                 (3, matrix(head, MatrixRole::Vocabulary)),
             ],
             experts: Vec::new(),
+            adapted: Vec::new(),
             gathered,
         };
         let bytes = |passes: &[_], ranks| {

@@ -1,10 +1,12 @@
-//! The operations of one device, in four traits.
+//! The operations of one device, in five traits.
 
+mod adapt;
 mod exchange;
 mod memory;
 mod ops;
 mod passes;
 
+pub use adapt::Adapt;
 pub use exchange::Exchange;
 pub use memory::Memory;
 pub use ops::Ops;
@@ -22,6 +24,6 @@ pub use passes::Passes;
 /// **Batch invariance.** Every output row depends only on its own input row (for attention: on
 /// its own request). Each element is accumulated in one fixed order, however many rows or
 /// requests share the call.
-pub trait Backend: Memory + Ops + Passes + Exchange {}
+pub trait Backend: Memory + Ops + Passes + Exchange + Adapt {}
 
-impl<B: Memory + Ops + Passes + Exchange> Backend for B {}
+impl<B: Memory + Ops + Passes + Exchange + Adapt> Backend for B {}

@@ -72,6 +72,9 @@ pub struct Batch<'a> {
     pub replays: &'a [u32],
     /// Copies of states that rows keep.
     pub keeps: &'a [StateKeep],
+    /// Place of each row's adapter, `None` for a row of the model alone; empty if no row has an
+    /// adapter.
+    pub adapters: &'a [Option<u16>],
     /// The rules by which a device makes tokens of the wanted logits.
     pub choices: ChoiceBatch<'a>,
     /// The drafts of this batch that this rank's device makes: see [`crate::DeviceDrafter`].

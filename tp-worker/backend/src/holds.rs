@@ -20,6 +20,8 @@
 /// | `group_norm` | sums | operands |
 /// | `attend_latent` | sums (`query`, `cell`, `qkv`), operands (`means`) | operands |
 /// | `gate`, `gated_matmul`, `activate` | operands (`x` of a product), sums | operands |
+/// | `adapter_places` | | operands |
+/// | `add_adapters` | operands (`x`, `places`), sums (`out`) | sums (`out`), in place |
 /// | `scale_logits` | logits or sums | the same, in place |
 /// | `experts` | operands (`x`, `activated`), sums (`scores`, `gate_up`, `products`) | sums (`out`) |
 /// | `scatter_end_block` | sums (`residual`, `product`) | sums (`residual`), operands (`out`) |

@@ -120,6 +120,9 @@ fn broken_rule(batch: &Batch<'_>, groups: usize, page_size: usize) -> Option<&'s
     if !ascend || wanted.last().is_some_and(|last| *last as usize >= tokens) {
         return Some("wanted tokens are tokens of the batch, in ascending order");
     }
+    if !batch.adapters.is_empty() && batch.adapters.len() != batch.rows.len() {
+        return Some("each row has a place for its adapter, or none has one");
+    }
     let mut end = 0;
     for row in batch.rows {
         let start = row.start as usize;

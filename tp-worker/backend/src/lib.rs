@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod axis;
 mod backend;
 mod batch;
@@ -33,8 +34,9 @@ mod tree_size;
 mod weights;
 mod world;
 
+pub use adapters::{AdaptedLinear, AdaptedPart, NO_ADAPTER};
 pub use axis::{Axis, Groups};
-pub use backend::{Backend, Exchange, Memory, Ops, Passes};
+pub use backend::{Adapt, Backend, Exchange, Memory, Ops, Passes};
 pub use batch::{Batch, ChainBatch, DraftShape, Row};
 pub use choice::{
     Choice, ChoiceBatch, ChoiceLimits, ChoiceMethod, ChoiceRow, Chosen, DeviceSampler, DraftedRow,
@@ -55,7 +57,9 @@ pub use lockstep_types::{
     CodeTable, Codes, FactorType, GroupFormat, MatrixRole, Minimum, WeightFormat,
 };
 pub use masks::Masks;
-pub use memory::{DeviceMemory, ExpertsShape, LatentHeads, MatrixShape, PassShape, RankLayout};
+pub use memory::{
+    AdaptedShape, DeviceMemory, ExpertsShape, LatentHeads, MatrixShape, PassShape, RankLayout,
+};
 pub use notes::{ExchangeNotes, NoteShape, Notes};
 pub use pass::PassKey;
 pub use recurrent::{

@@ -33,6 +33,19 @@ pub struct ExpertsShape {
     pub down: MatrixShape,
 }
 
+/// Adapters beside a projection, by their sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdaptedShape {
+    /// Number of places.
+    pub places: usize,
+    /// Largest rank.
+    pub rank: usize,
+    /// Matrix of a place before the rank.
+    pub down: MatrixShape,
+    /// Matrix of a place behind the rank, of the part with the most outputs.
+    pub up: MatrixShape,
+}
+
 /// Matrices of the heads of a latent attention, by their sizes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LatentHeads {
@@ -63,6 +76,9 @@ pub struct PassShape {
     /// Mixtures of experts: number of rows of activations, and the experts, each size of the
     /// layers once.
     pub experts: Vec<(usize, ExpertsShape)>,
+    /// Adapters beside projections: number of rows of activations, and the adapters, each size
+    /// once.
+    pub adapted: Vec<(usize, AdaptedShape)>,
     /// Most elements, of all ranks together, that [`crate::Exchange::gather_to_host`] brings to
     /// this rank; 0 on a rank that gets none.
     pub gathered: usize,

@@ -1,6 +1,7 @@
 //! The blocks that models are made of. A block's file is the only place that knows its
 //! tensors, its part on each rank, its exchanges and its pass.
 
+pub(crate) mod adapted;
 pub(crate) mod allocate;
 mod boundary;
 pub(crate) mod cache;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use lockstep_backend::{BackendError, WorldRows};
+use lockstep_types::AdapterError;
 
 /// Error of loading or running a model. The message says what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -265,6 +266,15 @@ pub enum ModelError {
         index: u32,
         /// Number of stored states of that kind.
         count: usize,
+    },
+    /// An adapter is not served.
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
+    /// A row has an adapter at a place where there is none.
+    #[error("there is no adapter at place {place}: it was not loaded, or is gone; load it again")]
+    NoAdapter {
+        /// The place.
+        place: u16,
     },
     /// The device failed.
     #[error(transparent)]

@@ -18,7 +18,10 @@ mod runner;
 mod split;
 
 pub use blocks::{cache::ModelCache, rope_table};
-pub use checkpoint::{FileAccess, HostTensor, LoadPhase, LoadProgress, Safetensors, WeightCheck};
+pub use checkpoint::{
+    AdapterReader, FileAccess, HostTensor, LoadPhase, LoadProgress, ReadAdapter, Safetensors,
+    WeightCheck,
+};
 pub use error::ModelError;
 pub use models::{
     CaptureSpec, Exit, Schedule, active_parameters, matrix_formats, parameters, shared_part,

@@ -5,6 +5,7 @@
 //! of each layer and the names of the tensors. The table of families is in the code that reads
 //! `config.json`.
 
+pub(crate) mod adapters;
 mod capture;
 pub(crate) mod decoder;
 pub(crate) mod dflash;

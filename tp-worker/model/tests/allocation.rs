@@ -10,13 +10,13 @@ use std::{
     cell::Cell,
 };
 
-use lockstep_backend::{Axis, Groups, WorldRows};
+use lockstep_backend::{Axis, Batch, Groups, WorldRows};
 use lockstep_backend_cpu::{CpuBackend, CpuOptions};
 use lockstep_collective::{Single, local_group};
 use lockstep_model::{
     EagleHead, FileAccess, ForwardLimits, HiddenSource, LoadOptions, Topology, Transformer,
 };
-use lockstep_types::{Dtype, KvCacheDtype};
+use lockstep_types::{AdapterLimits, Dtype, KvCacheDtype};
 use pass::{Pass, fixture};
 
 thread_local! {
@@ -115,6 +115,57 @@ fn a_pass_allocates_nothing() {
         );
         assert!(ALLOCATIONS.get() > 0, "the counter counts");
     }
+}
+
+/// Rows with adapters allocate nothing either, in whole passes and where few logits are wanted.
+#[test]
+fn a_pass_with_adapters_allocates_nothing() {
+    let model = lockstep_model_folder::load(&fixture("llama")).unwrap();
+    let mut backend = cpu(Dtype::Bfloat16);
+    let limits = ForwardLimits {
+        max_tokens: 32,
+        requests: 1,
+        positions: 32,
+        groups: 1,
+        page_size: 8,
+        tree_nodes: 1,
+        replays: 0,
+        logit_block_rows: 8,
+        max_commit: 0,
+    };
+    let options = LoadOptions {
+        adapters: AdapterLimits { places: 2, rank: 8 },
+        ..LoadOptions::new(Axis::World, limits)
+    };
+    let mut loaded = Transformer::load(&mut backend, &model, options, &mut |_| {}).unwrap();
+    let read = loaded.adapter_reader().read(&fixture("../adapters/llama"));
+    let read = read.unwrap();
+    loaded.place_adapter(&mut backend, 1, &read).unwrap();
+    let dtype = KvCacheDtype::Bfloat16;
+    let mut cache = loaded.kv_cache(&mut backend, 4, 8, dtype).unwrap();
+    let (text, all): (Vec<u32>, Vec<u32>) = ((0..32).collect(), (0..32).collect());
+    let mut rounds = [0; 2];
+    for round in &mut rounds {
+        for (range, wanted, adapter) in [
+            (0..31, &all[..31], Some(1)),
+            (0..31, &[30], Some(1)),
+            (31..32, &[0], Some(1)),
+            (31..32, &[0], None),
+        ] {
+            let mut pass = Pass::default();
+            pass.push(&text, range, 8, |page| page as u32);
+            let batch = Batch {
+                adapters: &[adapter],
+                ..pass.batch(wanted)
+            };
+            let before = ALLOCATIONS.get();
+            loaded
+                .forward(&mut backend, &mut cache, &batch, None, &mut |_| {})
+                .unwrap();
+            *round += ALLOCATIONS.get() - before;
+        }
+    }
+    assert_eq!(rounds[1], 0, "allocated {} times", rounds[1]);
 }
 
 /// A pass over the rows of several DP ranks allocates nothing, on idle ranks too.

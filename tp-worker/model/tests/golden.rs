@@ -2,6 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/adapted.rs"]
+mod adapted;
+#[path = "golden/adapters.rs"]
+mod adapters;
 #[path = "golden/chunks.rs"]
 mod chunks;
 #[path = "golden/cuda.rs"]

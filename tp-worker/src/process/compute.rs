@@ -14,6 +14,7 @@ use lockstep_speculation::DrafterRegistry;
 
 use super::{
     abort::SharedAbort,
+    adapters::{self, ReadAside},
     collectives::{self, Listener},
     commands::CommandThread,
     inspect::{self, InspectedFolders},
@@ -126,7 +127,7 @@ impl Following<'_> {
     fn follow<B: Device>(&self, worker: &mut Worker<B>) -> Result<bool, RunError> {
         let (ctx, outgoing) = (self.ctx, self.outgoing);
         let commands = CommandThread::new(outgoing.downgrade());
-        let looked = InspectedFolders::default();
+        let (looked, read) = (InspectedFolders::default(), ReadAside::default());
         while let Ok(order) = self.orders.recv() {
             let answer = match order {
                 Order::Plan(plan) => Kind::Result(worker.step(&plan)?.into()),
@@ -143,6 +144,11 @@ impl Following<'_> {
                 }
                 Order::ForgetWeights => {
                     looked.forget();
+                    continue;
+                }
+                Order::Adapter(order) => {
+                    let outgoing = outgoing.downgrade();
+                    adapters::follow(worker, ctx, order, &read, outgoing)?;
                     continue;
                 }
                 Order::Drafter(command) => {

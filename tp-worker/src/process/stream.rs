@@ -7,8 +7,9 @@ use lockstep_process::{RoleContext, connect_tcp, connect_unix, root_cause};
 use lockstep_proto::{
     limits::INTERNAL_MESSAGE_BYTES,
     pb::lockstep::{
-        GroupStart, ReloadWeights, WorkerCommand, WorkerFailure, WorkerHello, WorkerLeaving,
-        WorkerMessage, worker_command, worker_gateway_client::WorkerGatewayClient, worker_message,
+        AdapterOrder, GroupStart, ReloadWeights, WorkerCommand, WorkerFailure, WorkerHello,
+        WorkerLeaving, WorkerMessage, worker_command, worker_gateway_client::WorkerGatewayClient,
+        worker_message,
     },
 };
 use lockstep_types::{drafter::DrafterCommand, step::StepPlan};
@@ -29,6 +30,8 @@ pub enum Order {
     Reload(ReloadWeights),
     /// Close the folders of weights that were looked at.
     ForgetWeights,
+    /// Read an adapter, or change what is in a place of adapters.
+    Adapter(AdapterOrder),
     /// Handle a command to the drafter.
     Drafter(DrafterCommand),
     /// Write down the last steps, since ranks have diverged. It is the last order.
@@ -155,6 +158,9 @@ async fn carry(
             Some(WorkerCommand {
                 kind: Some(worker_command::Kind::Forget(_)),
             }) => Order::ForgetWeights,
+            Some(WorkerCommand {
+                kind: Some(worker_command::Kind::Adapter(order)),
+            }) => Order::Adapter(order),
             Some(WorkerCommand {
                 kind: Some(worker_command::Kind::Drafter(command)),
             }) => Order::Drafter(command.try_into().map_err(|error| meaningless(&error))?),

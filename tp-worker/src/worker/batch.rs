@@ -34,6 +34,8 @@ pub struct BatchBuffers {
     positions: Vec<u32>,
     cells: Vec<u32>,
     rows: Vec<Row>,
+    /// Place of each row's adapter.
+    adapters: Vec<Option<u16>>,
     logit_tokens: Vec<u32>,
     uses: Vec<LogitUse>,
     /// Number of rows that report something.
@@ -53,6 +55,7 @@ impl BatchBuffers {
             positions: Vec::with_capacity(tokens),
             cells: Vec::with_capacity(tokens * limits.groups),
             rows: Vec::with_capacity(requests),
+            adapters: Vec::with_capacity(requests),
             logit_tokens: Vec::with_capacity(tokens),
             uses: Vec::with_capacity(tokens),
             outputs: 0,
@@ -68,6 +71,7 @@ impl BatchBuffers {
         self.positions.clear();
         self.cells.clear();
         self.rows.clear();
+        self.adapters.clear();
         self.logit_tokens.clear();
         self.uses.clear();
         self.outputs = 0;
@@ -120,6 +124,8 @@ impl BatchBuffers {
                 .for_each(|position| *position += task.start);
         }
         self.rows.push(row);
+        let adapter = slot.generation.adapter;
+        self.adapters.push(adapter.map(|adapter| adapter.place));
         task.draft_depth = depth(nodes);
         self.want_logits(task, slot, row);
         Ok(())
@@ -175,6 +181,7 @@ impl BatchBuffers {
             states: &[],
             replays: &[],
             keeps: &[],
+            adapters: &self.adapters,
             choices,
             chain: None,
             told: None,

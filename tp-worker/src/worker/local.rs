@@ -21,8 +21,10 @@ use lockstep_types::step::{RankResult, StepPlan, StepResult};
 
 use super::{MaskPlace, StateProbe, Worker, WorkerError, WorkerLimits, WorkerOptions, open};
 use agreed::agreed;
+use commands::{Aside, Command};
 
 mod agreed;
+mod commands;
 
 /// Callback of every rank while it loads. It gets the rank and its progress.
 pub type OnProgress = Arc<dyn Fn(usize, LoadProgress) + Send + Sync>;
@@ -90,8 +92,8 @@ struct Loaded {
 }
 
 struct Rank {
-    /// Sends plans to the rank; `None` once the group is being dropped.
-    plans: Option<Sender<Arc<StepPlan>>>,
+    /// Sends commands to the rank; `None` once the group is being dropped.
+    commands: Option<Sender<Command>>,
     results: Receiver<Result<RankResult, WorkerError>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -155,7 +157,7 @@ impl LocalGroup {
             .into_iter()
             .enumerate()
         {
-            let (plans, taken) = channel();
+            let (commands, taken) = channel();
             let (given, results) = channel();
             let loading = Loading {
                 config: config.clone(),
@@ -173,7 +175,7 @@ impl LocalGroup {
                 .spawn(move || loading.serve(&*open, &drafters, &taken, &given))
                 .map_err(|_| WorkerError::Ended { rank })?;
             ranks.push(Rank {
-                plans: Some(plans),
+                commands: Some(commands),
                 results,
                 thread: Some(thread),
             });
@@ -210,13 +212,7 @@ impl LocalGroup {
     /// [`WorkerError::Ended`] when a rank is gone; [`Self::recv`] returns the reason.
     pub fn send(&self, plan: StepPlan) -> Result<(), WorkerError> {
         let plan = Arc::new(plan);
-        for (rank, thread) in self.ranks.iter().enumerate() {
-            let sent = thread.plans.as_ref().map(|plans| plans.send(plan.clone()));
-            if !matches!(sent, Some(Ok(()))) {
-                return Err(WorkerError::Ended { rank });
-            }
-        }
-        Ok(())
+        self.send_all(|| Command::Plan(plan.clone()))
     }
 
     /// Waits for the oldest plan's results of all ranks, compares their
@@ -254,7 +250,7 @@ impl LocalGroup {
 impl Drop for LocalGroup {
     fn drop(&mut self) {
         for rank in &mut self.ranks {
-            rank.plans = None;
+            rank.commands = None;
         }
         for rank in &mut self.ranks {
             if let Some(thread) = rank.thread.take() {
@@ -335,7 +331,7 @@ impl Loading {
         self,
         open: &F,
         drafters: &DrafterRegistry<B>,
-        plans: &Receiver<Arc<StepPlan>>,
+        commands: &Receiver<Command>,
         results: &Sender<Result<RankResult, WorkerError>>,
     ) where
         B: Backend + 'static,
@@ -378,7 +374,15 @@ impl Loading {
             return;
         }
         drop(self.ready);
-        for plan in plans {
+        let mut aside = Aside::default();
+        for command in commands {
+            let plan = match command {
+                Command::Plan(plan) => plan,
+                Command::Adapter(command) => {
+                    aside.run(&mut worker, command);
+                    continue;
+                }
+            };
             let result = worker.step(&plan);
             let failed = result.is_err();
             if results.send(result).is_err() || failed {

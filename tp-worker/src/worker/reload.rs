@@ -5,7 +5,7 @@ mod served;
 
 use std::{io, path::Path, time::Duration};
 
-use lockstep_backend::{Axis, Backend};
+use lockstep_backend::Backend;
 use lockstep_files::{LONGEST_STALL, TimeLimits, on_reader_thread, patiently};
 use lockstep_model::{FileAccess, ForwardLimits, LoadOptions, Transformer};
 use lockstep_types::EngineConfig;
@@ -17,6 +17,7 @@ pub use served::Served;
 use super::{
     Worker, WorkerError, WorkerLimits, agreement,
     draft_stage::{DraftStage, TargetTables},
+    load_options,
 };
 
 impl<B: Backend + 'static> Worker<B> {
@@ -26,7 +27,8 @@ impl<B: Backend + 'static> Worker<B> {
     ///
     /// All ranks call this together, while no request is running: the keys and values in the
     /// cache belong to the old weights. Old and new weights are in memory at once until the new
-    /// ones are complete. So nothing is lost if the new ones can't be loaded.
+    /// ones are complete. So nothing is lost if the new ones can't be loaded. Adapters belong to the
+    /// old weights, and are gone.
     ///
     /// # Errors
     /// [`WorkerError::Reload`] if a rank can't load the new weights, if the weights do not fit the
@@ -110,9 +112,7 @@ impl<B: Backend + 'static> Worker<B> {
         let files = FileAccess::Read;
         let options = LoadOptions {
             files,
-            notes: Some(agreement::NOTE),
-            ep_size: config.parallel.ep_size,
-            ..LoadOptions::new(Axis::World, limits)
+            ..load_options(&config, limits)
         };
         let mut transformer = Transformer::load(backend, &config.model, options, progress)?;
         let target = &mut transformer;

@@ -20,7 +20,7 @@ const STEPS: &str = "use --speculative-num-steps, how many tokens deep is drafte
 const REPLICAS: &str = "use --tp-size, or run one server per replica behind a gateway";
 const EXPERTS: &str = "use --ep-size with as many groups as --tp-size, so that each rank has experts \
                        of its own";
-const LORA: &str = "merge the adapter into the model's weights and serve that";
+const ADAPTERS: &str = "leave it out; --max-loras-per-batch adapters are in memory, and no others";
 const PARSED: &str = "leave it out; --tool-call-parser and --reasoning-parser are on by default";
 const GRAMMAR: &str = "leave it out; requests name their own schema or expression";
 const MEMORY: &str = "use --mem-fraction-static, the share of the memory for weights and cache";
@@ -90,9 +90,11 @@ pub(super) const TABLE: &[RefusedGroup] = groups! {
         L "--embedding" "--embeddings" "--pooling" "--rerank" "--reranking" => NO_EMBEDDINGS;
         VS "--limit-mm-per-prompt" "--mm-processor-kwargs" "--enable-multimodal" => IMAGES;
         L "-mm" "--mmproj" "--mmproj-url" => IMAGES;
-        VS "--enable-lora" passes "false" => LORA;
-        VS "--lora-modules" "--lora-paths" "--max-loras" "--max-lora-rank" "--max-loras-per-batch" => LORA;
-        L "--lora" "--lora-scaled" => LORA;
+        V "--max-cpu-loras" => ADAPTERS;
+        S "--max-loaded-loras" "--lora-eviction-policy" => ADAPTERS;
+        S "--lora-target-modules" => "leave it out; an adapter's own tensors say which modules it adapts";
+        S "--lora-backend" "--max-lora-chunk-size" => NO_CHOICE;
+        L "--lora" "--lora-scaled" => "use --lora-paths, with each adapter as NAME=FOLDER";
         S "--quantization-param-path" => "leave it out; caches of --kv-cache-dtype int8 bring their scales";
         S "--torchao-config" => "use --quantization, which rounds any checkpoint while it is loaded";
         L "-a" "--alias" => "use --served-model-name";

@@ -24,11 +24,13 @@
 //! - [`budgets`] limits the reasoning before outputs.
 //! - [`forced`] drafts text that constraints force.
 //! - [`modes`] tests the other ways to verify.
+//! - [`adapters`] has requests with several adapters in one batch.
 //! - [`soak`] runs for as long as it is told to.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod adapters;
 mod adaptive;
 mod budgets;
 mod constraints;

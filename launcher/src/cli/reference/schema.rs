@@ -75,7 +75,7 @@ fn property(program: &Command, arg: &Arg, name: &str) -> Value {
         json!({"type": "boolean"})
     } else if !values.is_empty() {
         json!({"type": "string", "enum": values})
-    } else if takes("text") {
+    } else if takes("text") || takes("name=text") {
         let text = json!({"type": "string", "minLength": 1});
         match arg.get_action() {
             ArgAction::Append => json!({

@@ -122,6 +122,12 @@ impl Planner {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
+    /// Returns the number of requests, waiting or running, whose adapter has this place. Without
+    /// one, no later plan has a row that needs the adapter.
+    pub fn adapter_requests(&self, place: u16) -> u32 {
+        self.adapters.requests(place)
+    }
+
     /// Checks that all parts of the state agree. Every page of a DP rank is in exactly one of
     /// free list, cache and requests. Cache locks are those of running requests. Every slot is
     /// free or held once. Requests run only where they may. All counters are right.
@@ -133,6 +139,7 @@ impl Planner {
             rank.check(&self.requests, at)?;
         }
         self.admission.check(&self.requests)?;
+        self.adapters.check(&self.requests)?;
         for (index, request) in self.requests.iter() {
             let kv = &self.ranks[request.dp_rank as usize].kv;
             kv.check_request(request)

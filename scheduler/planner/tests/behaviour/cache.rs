@@ -196,6 +196,7 @@ fn cache_events_tell_what_is_stored() {
         blocks,
         block_size: 4,
         cache_salt: None,
+        adapter: None,
     } = &events[0]
     else {
         panic!("{events:?}");

@@ -12,6 +12,7 @@ use lockstep_types::{
     step::StepPlan,
 };
 
+mod adapters;
 mod cache;
 mod choices;
 mod dp_ranks;

@@ -106,6 +106,11 @@ fn input_rows() -> Vec<Row<GenerateRequest>> {
             "data_parallel_rank",
         ),
         (
+            "an adapter",
+            |r| r.adapter = Some("x".to_owned()),
+            "adapter",
+        ),
+        (
             "an empty salt",
             |r| r.cache_salt = Some(String::new()),
             "cache_salt",

@@ -27,6 +27,7 @@ fn common() -> Vec<Row> {
     vec![
         (json!({"model": "gpt-4"}), not_found),
         (json!({"model": ["x"]}), mistyped("model")),
+        (json!({"lora_path": "x"}), unsupported("lora_path")),
         (json!({"temperature": -0.1}), coded("temperature", BELOW)),
         (json!({"temperature": 2.1}), coded("temperature", ABOVE)),
         (json!({"temperature": "hot"}), mistyped("temperature")),
@@ -451,6 +452,21 @@ fn others() -> Vec<(&'static str, Value, Expected)> {
             "/generate",
             json!({"text": "a", "image_data": "x"}),
             unsupported("image_data"),
+        ),
+        (
+            "/generate",
+            json!({"text": "a", "lora_path": "x"}),
+            unsupported("lora_path"),
+        ),
+        (
+            "/v1/unload_lora_adapter",
+            json!({"lora_name": "a b"}),
+            invalid("lora_name"),
+        ),
+        (
+            "/v1/unload_lora_adapter",
+            json!({"lora_name": "x"}),
+            invalid(""),
         ),
         ("/v1/responses", json!({}), coded("input", MISSING)),
         (

@@ -15,7 +15,10 @@ use crate::{
     generation::{CallBegin, CallDelta, End, Event, Matched},
     http::{
         json,
-        openai::usage::{Totals, UsageMeter},
+        openai::{
+            AskedModel,
+            usage::{Totals, UsageMeter},
+        },
         tools::{call_id, call_ids},
     },
     submission::Submission,
@@ -31,6 +34,7 @@ const INVALID_JSON: &str = "INVALID_JSON";
 pub(super) struct Answer {
     pub app: Arc<App>,
     pub id: String,
+    pub model: AskedModel,
     pub shape: Shape,
 }
 
@@ -131,7 +135,7 @@ impl Answer {
             id: &self.id,
             r#type: "message",
             role: "assistant",
-            model: self.app.model(),
+            model: self.model.name(&self.app),
             content: Vec::new(),
             stop_reason: None,
             stop_sequence: None,

@@ -7,11 +7,12 @@ use serde_json::{Map, Value};
 
 /// Sections and the prefixes of their figures' names, after `sglang_`. Figures of the
 /// core section have no further prefix.
-const PREFIXES: [(&str, &str); 4] = [
+const PREFIXES: [(&str, &str); 5] = [
     ("memory", "memory_"),
     ("speculative", "spec_"),
     ("disaggregation", "disagg_"),
     ("queues", "queues_"),
+    ("lora", "lora_"),
 ];
 
 /// Returns one gauge for each figure, with a sample per DP rank. Figures that are not

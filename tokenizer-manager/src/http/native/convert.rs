@@ -11,7 +11,9 @@ use crate::{
         json::{Integer, Object, OneOrMany, Prompt},
     },
     request_id::check_id,
-    submission::{FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, check_lengths, count},
+    submission::{
+        FieldNames, GenerateSpec, Input, LogprobSpec, MaxTokens, adapter, check_lengths, count,
+    },
 };
 
 /// SGLang's default of `max_new_tokens`.
@@ -64,6 +66,12 @@ pub(super) fn specs(
             spec.cache_salt = Some(salt);
         }
     }
+    if let Some(names) = request.lora_path.take() {
+        let names = per_prompt("lora_path", Some(names), len, String::new())?;
+        for (spec, name) in specs.iter_mut().zip(names) {
+            spec.adapter = adapter(&app.config, "lora_path", name)?;
+        }
+    }
     let logprob_fields = wanted.into_iter().zip(starts).zip(tops);
     for (spec, ((wanted, start), top)) in specs.iter_mut().zip(logprob_fields) {
         spec.logprobs = logprobs(wanted, start.0, top.0)?;
@@ -86,6 +94,9 @@ fn check_shared(app: &App, request: &GenerateRequest, field: &'static str) -> Ap
     let mut shared = GenerateSpec::new(fields(field), String::new(), Vec::new());
     if let Some(OneOrMany::One(Object(params))) = &request.sampling_params {
         sampling(params.clone(), &mut shared)?;
+    }
+    if let Some(OneOrMany::One(name)) = &request.lora_path {
+        adapter(&app.config, "lora_path", name.clone())?;
     }
     if let Some(OneOrMany::One(salt)) = &request.cache_salt {
         shared.cache_salt = Some(salt.clone());

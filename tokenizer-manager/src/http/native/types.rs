@@ -31,6 +31,7 @@ with_fields! {
         pub data_parallel_rank: Option<i64>,
         #[serde(alias = "extra_key")]
         pub cache_salt: Option<OneOrMany<String>>,
+        pub lora_path: Option<OneOrMany<String>>,
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::{Extension, extract::State, response::Response};
 use lockstep_ports::RequestMemory;
 
-use super::{answer::answer, check_model, envelope::Envelope};
+use super::{AskedModel, answer::answer, envelope::Envelope};
 use crate::{
     app::App,
     error::ApiResult,
@@ -28,10 +28,11 @@ pub(in crate::http) async fn create(
     held: Option<Extension<RequestMemory>>,
     GenerateJson(mut request): GenerateJson<types::ChatRequest>,
 ) -> ApiResult<Response> {
-    check_model(&app, request.model.as_deref())?;
+    let model = AskedModel::of(&app, request.model.as_deref())?;
     let streaming = request.streaming()?;
     let id = id.object(CHAT);
-    let (spec, reasoning) = convert::spec(&app, &mut request, id.clone()).await?;
+    let (mut spec, reasoning) = convert::spec(&app, &mut request, id.clone()).await?;
+    spec.adapter = model.adapter();
     let shows = form::Shows {
         logprobs: request.logprobs.unwrap_or(false),
         reasoning,
@@ -40,5 +41,5 @@ pub(in crate::http) async fn create(
     let held = held.as_deref();
     let submission = Submission::new(&app, spec, held).await?;
     let form = form::ChatForm::new(shows, submission.generations.len());
-    answer(Envelope::new(app, id), submission, streaming, form).await
+    answer(Envelope::new(app, id, model), submission, streaming, form).await
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use axum::{Extension, extract::State, response::Response};
 use lockstep_ports::RequestMemory;
 
-use super::{answer::answer, check_model, envelope::Envelope};
+use super::{AskedModel, answer::answer, envelope::Envelope};
 use crate::{
     app::App,
     error::ApiResult,
@@ -29,12 +29,13 @@ pub(in crate::http) async fn create(
     held: Option<Extension<RequestMemory>>,
     GenerateJson(mut request): GenerateJson<types::CompletionRequest>,
 ) -> ApiResult<Response> {
-    check_model(&app, request.model.as_deref())?;
+    let model = AskedModel::of(&app, request.model.as_deref())?;
     let streaming = request.streaming()?;
     let id = id.object(COMPLETION);
-    let (spec, shape) = convert::spec(&mut request, id.clone())?;
+    let (mut spec, shape) = convert::spec(&mut request, id.clone())?;
+    spec.adapter = model.adapter();
     let held = held.as_deref();
     let submission = Submission::new(&app, spec, held).await?;
     let form = form::CompletionForm::new(&app, shape, &submission).await?;
-    answer(Envelope::new(app, id), submission, streaming, form).await
+    answer(Envelope::new(app, id, model), submission, streaming, form).await
 }

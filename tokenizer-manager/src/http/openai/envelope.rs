@@ -6,6 +6,7 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::{
+    AskedModel,
     params::Streaming,
     usage::{UsageBody, UsageMeter},
 };
@@ -19,6 +20,7 @@ use crate::{
 pub(crate) struct Envelope {
     pub app: Arc<App>,
     id: String,
+    model: AskedModel,
     created: u64,
     fingerprint: String,
 }
@@ -47,11 +49,12 @@ struct Chunk<'a, C> {
 }
 
 impl Envelope {
-    pub(crate) fn new(app: Arc<App>, id: String) -> Self {
+    pub(in crate::http) fn new(app: Arc<App>, id: String, model: AskedModel) -> Self {
         Self {
             fingerprint: app.fingerprint(),
             app,
             id,
+            model,
             created: now(),
         }
     }
@@ -67,7 +70,7 @@ impl Envelope {
             id: &self.id,
             object,
             created: self.created,
-            model: self.app.model(),
+            model: self.model.name(&self.app),
             choices,
             usage,
             system_fingerprint: &self.fingerprint,
@@ -114,7 +117,7 @@ impl Chunks {
             id: &envelope.id,
             object: self.object,
             created: envelope.created,
-            model: envelope.app.model(),
+            model: envelope.model.name(&envelope.app),
             system_fingerprint: &envelope.fingerprint,
             choices,
             usage,

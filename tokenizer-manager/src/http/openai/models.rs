@@ -1,4 +1,4 @@
-//! `/v1/models`: the one served model, listed once under each of its names.
+//! `/v1/models`: the one served model, listed once under each of its names, and its adapters.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use axum::{
     extract::{Path, State},
     response::Response,
 };
+use lockstep_proto::pb::lockstep::LoadedAdapter;
 use serde::Serialize;
 
 use super::model_not_found;
@@ -22,7 +23,8 @@ struct Model<'a> {
     created: u64,
     owned_by: &'static str,
     root: &'a str,
-    parent: Option<()>,
+    /// The model that it adapts; `None` for the model.
+    parent: Option<&'a str>,
     max_model_len: usize,
 }
 
@@ -44,10 +46,33 @@ fn model<'a>(app: &'a App, name: &'a str) -> Model<'a> {
     }
 }
 
+fn adapter<'a>(app: &'a App, loaded: &'a LoadedAdapter) -> Model<'a> {
+    Model {
+        created: loaded.loaded,
+        parent: Some(app.model()),
+        ..model(app, &loaded.name)
+    }
+}
+
+/// Returns the adapters that requests may name now.
+async fn loaded(app: &App) -> ApiResult<Vec<LoadedAdapter>> {
+    match app.config.adapters.places {
+        0 => Ok(Vec::new()),
+        _ => Ok(app.scheduler.adapters().await?.adapters),
+    }
+}
+
 pub(in crate::http) async fn list(State(app): State<Arc<App>>) -> ApiResult<Response> {
+    // The model is listed before there is a scheduler, when no adapter can be used.
+    let adapters = loaded(&app).await.unwrap_or_default();
+    let adapters = adapters.iter().map(|loaded| adapter(&app, loaded));
     json(&List {
         object: "list",
-        data: app.names().map(|name| model(&app, name)).collect(),
+        data: app
+            .names()
+            .map(|name| model(&app, name))
+            .chain(adapters)
+            .collect(),
     })
 }
 
@@ -56,8 +81,12 @@ pub(in crate::http) async fn retrieve(
     id: Result<Path<String>, axum::extract::rejection::PathRejection>,
 ) -> ApiResult<Response> {
     let Path(id) = id.map_err(|error| ApiError::invalid("model", error.body_text()))?;
-    match app.names().find(|name| *name == id) {
-        Some(name) => json(&model(&app, name)),
+    if let Some(name) = app.names().find(|name| *name == id) {
+        return json(&model(&app, name));
+    }
+    let adapters = loaded(&app).await?;
+    match adapters.iter().find(|loaded| loaded.name == id) {
+        Some(loaded) => json(&adapter(&app, loaded)),
         None => Err(model_not_found(&app, &id)),
     }
 }

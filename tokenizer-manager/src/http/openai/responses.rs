@@ -19,7 +19,7 @@ use items::Items;
 use lockstep_ports::RequestMemory;
 use object::{Answer, Outcome};
 
-use super::{check_model, usage::UsageMeter};
+use super::{AskedModel, usage::UsageMeter};
 use crate::{
     app::App,
     error::ApiResult,
@@ -38,16 +38,17 @@ pub(in crate::http) async fn create(
     held: Option<Extension<RequestMemory>>,
     GenerateJson(mut request): GenerateJson<types::ResponsesRequest>,
 ) -> ApiResult<Response> {
-    check_model(&app, request.model.as_deref())?;
+    let model = AskedModel::of(&app, request.model.as_deref())?;
     let streamed = request.stream.unwrap_or(false);
     let response_id = id.object(RESPONSE);
-    let (spec, settings) = convert::spec(&app, &mut request, response_id.clone()).await?;
+    let (mut spec, settings) = convert::spec(&app, &mut request, response_id.clone()).await?;
+    spec.adapter = model.adapter();
     let held = held.as_deref();
     let memory = held.map(|held| held.reserve(&[settings.bytes()]));
     let memory = memory.transpose()?.unwrap_or_default();
     let submission = Submission::new(&app, spec, held).await?;
     let items = Items::new(&app, &id.0);
-    let answer = Answer::new(app, response_id, settings, memory);
+    let answer = Answer::new(app, (response_id, model), settings, memory);
     match streamed {
         true => stream::stream(answer, items, submission).await,
         false => whole(&answer, items, submission).await,

@@ -30,6 +30,7 @@ const IN_PARAMS: &str =
 const OWN_FORMAT: &str =
     "use 'text.format' of /v1/responses or 'output_config.format' of /v1/messages";
 const OBJECT: &str = r#"use 'response_format' of the type "json_object""#;
+const IN_MODEL: &str = "name the adapter in 'model'";
 const WHOLE: &str =
     "a grammar describes the whole answer here; use 'tools' for calls within a text";
 const STATELESS: &str = "nothing is stored here, so send the whole conversation in 'input'";
@@ -118,9 +119,16 @@ pub(super) const FIELDS: &[Field] = &[
     instead("grammar_lazy", ALL, WHOLE),
     instead("grammar_triggers", ALL, WHOLE),
     // Adapters.
-    field("lora_path", ALL),
-    field("lora", ALL),
-    field("lora_request", ALL),
+    instead("lora_path", Routes(1 | 2 | 16 | 32), IN_MODEL),
+    instead(
+        "lora_path",
+        SAMPLING_PARAMS,
+        "put it beside 'sampling_params'",
+    ),
+    instead("lora", Routes(1 | 2 | 16 | 32), IN_MODEL),
+    instead("lora_request", Routes(1 | 2 | 16 | 32), IN_MODEL),
+    instead("lora", NATIVE, "name the adapter in 'lora_path'"),
+    instead("lora_request", NATIVE, "name the adapter in 'lora_path'"),
     // Fields that would change the result.
     field("bad_words", ALL),
     field("allowed_token_ids", ALL),

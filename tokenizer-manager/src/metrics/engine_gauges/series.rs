@@ -52,6 +52,11 @@ pub(super) const GAUGES: &[Series] = &[
         |load| load.kv_states_total,
     ),
     (
+        "adapters_in_memory",
+        "Adapters in memory, with unloaded ones whose last requests run.",
+        |load| load.adapters_in_memory.into(),
+    ),
+    (
         "kv_leaked_pages",
         "Pages nobody accounts for: always 0.",
         |load| load.leaked_pages,

@@ -11,6 +11,8 @@ use lockstep_types::{Dtype, ExpertGate, KvCacheDtype, Routing, StateLimits};
 use super::CpuMemory;
 use crate::{CpuBackend, CpuOptions, Isa};
 
+mod adapters;
+
 const Q4_K: GroupFormat = GroupFormat {
     bits: 4,
     codes: Codes::Integers,
@@ -150,8 +152,8 @@ fn vectors_activations_and_caches_take_what_is_charged() {
         chain: ChainLimits::default(),
     };
     backend.inputs(&limits).unwrap();
-    // A row is five words, of which one may be absent.
-    let inputs = 4 * 4 * 10 + 24 * 3 + 4 * 7 + 8 * 5;
+    // A row is five words, of which one may be absent, and the place of an adapter.
+    let inputs = 4 * 4 * 10 + (24 + 4) * 3 + 4 * 7 + 8 * 5;
     assert_eq!(
         (
             backend.allocated().activations,
@@ -250,6 +252,7 @@ fn operations_need_what_is_charged() {
                     recurrences: Vec::new(),
                     products: short.chain([(256, long)]).collect(),
                     experts: Vec::new(),
+                    adapted: Vec::new(),
                     gathered: 0,
                 };
                 attend(&mut backend, &attention, 6);
@@ -332,6 +335,7 @@ fn experts_need_what_is_charged() {
                     recurrences: Vec::new(),
                     products: Vec::new(),
                     experts: vec![(rows, experts)],
+                    adapted: Vec::new(),
                     gathered: 0,
                 };
                 let none = PassShape {
@@ -442,6 +446,7 @@ fn latents_need_what_is_charged() {
                     recurrences: Vec::new(),
                     products: Vec::new(),
                     experts: Vec::new(),
+                    adapted: Vec::new(),
                     gathered: 0,
                 };
                 let charged = memory.scratch_bytes(&[pass]);
@@ -471,6 +476,7 @@ fn partial_results_are_charged_up_to_their_limit() {
             recurrences: Vec::new(),
             products: Vec::new(),
             experts: Vec::new(),
+            adapted: Vec::new(),
             gathered,
         };
         CpuMemory::new(&options).scratch_bytes(&[pass])
@@ -544,6 +550,7 @@ fn recurrent_layers_need_what_is_charged() {
             recurrences: vec![Recurrence::Delta(delta)],
             products: Vec::new(),
             experts: Vec::new(),
+            adapted: Vec::new(),
             gathered: 0,
         };
         let without = PassShape {

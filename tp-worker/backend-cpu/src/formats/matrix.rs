@@ -39,8 +39,33 @@ impl CpuMatrix {
             )));
         }
         let mut packed = Self::zeroed(arena, format, [rows, cols])?;
-        let (panels, panel_len) = (packed.panels(), packed.panel_len());
-        let (shares, shared) = (pool.threads(), Shared::new(&mut packed.data));
+        packed.pack_panels(pool, isa, matrix);
+        Ok(packed)
+    }
+
+    /// Packs `matrix`, of the same shape, in place of what is there.
+    pub(crate) fn replace(
+        &mut self,
+        pool: &mut Pool,
+        isa: Isa,
+        matrix: &HostMatrix<'_>,
+    ) -> Result<(), BackendError> {
+        let found = [matrix.rows(), matrix.cols()];
+        if found != [self.rows, self.cols] || matrix.missing_row().is_some() {
+            return Err(BackendError::Unsupported(format!(
+                "{found:?} values were to replace a matrix of {} x {}: this is a bug",
+                self.rows, self.cols
+            )));
+        }
+        self.data.fill(0);
+        self.pack_panels(pool, isa, matrix);
+        Ok(())
+    }
+
+    /// Packs all panels into zeros.
+    fn pack_panels(&mut self, pool: &mut Pool, isa: Isa, matrix: &HostMatrix<'_>) {
+        let (panels, panel_len, format) = (self.panels(), self.panel_len(), self.format);
+        let (shares, shared) = (pool.threads(), Shared::new(&mut self.data));
         pool.run(|thread| {
             for panel in share(panels, shares, thread) {
                 // SAFETY: each panel belongs to one thread.
@@ -48,7 +73,6 @@ impl CpuMatrix {
                 format.pack_panel(isa, matrix, panel, out);
             }
         });
-        Ok(packed)
     }
 
     /// Returns the matrix as 32-bit floats of the same values, which are multiplied with inputs

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use lockstep_backend::{
-    Attend, AttentionShape, Axis, BackendError, BlockEnd, ColumnGroups, CountedKeys, DeltaOperands,
-    Exchange, ExchangeNotes, ExpertSpace, Experts, GatedDelta, LatentSpace, Linear, LogitScaling,
-    Mamba2, Mamba2Operands, Ops, Owners, RmsNorm, RowParallel, Rows as Gathered, Scatter,
-    ShortConvolution, WholeNorms,
+    Adapt, Attend, AttentionShape, Axis, BackendError, BlockEnd, ColumnGroups, CountedKeys,
+    DeltaOperands, Exchange, ExchangeNotes, ExpertSpace, Experts, GatedDelta, LatentSpace, Linear,
+    LogitScaling, Mamba2, Mamba2Operands, Ops, Owners, RmsNorm, RowParallel, Rows as Gathered,
+    Scatter, ShortConvolution, WholeNorms,
 };
 use lockstep_collective::Collective;
 use lockstep_types::{Activation, Dtype};
@@ -316,6 +316,9 @@ impl Ops for CudaBackend {
         self.keep(done);
     }
 }
+
+/// There are no kernels for adapters.
+impl Adapt for CudaBackend {}
 
 impl Exchange for CudaBackend {
     fn matmul_end_block(

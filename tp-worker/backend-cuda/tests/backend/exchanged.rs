@@ -36,6 +36,7 @@ fn pass(place: RankLayout) -> PassShape {
         recurrences: Vec::new(),
         products: Vec::new(),
         experts: Vec::new(),
+        adapted: Vec::new(),
         gathered: gathered * ROWS * place.dp_ranks,
     }
 }

@@ -250,6 +250,7 @@ fn all_within(device: usize) {
             recurrences: Vec::new(),
             products: Vec::new(),
             experts: Vec::new(),
+            adapted: Vec::new(),
             gathered: 0,
         };
         let holds = [Holds::Sum, Holds::Operand, Holds::Logits];
@@ -338,6 +339,7 @@ fn working_memory_stays_within_what_is_charged(context: &Context) {
             recurrences: Vec::new(),
             products: Vec::new(),
             experts: Vec::new(),
+            adapted: Vec::new(),
             gathered: 0,
         }]);
         let (used, _all) = attended(context, &mut gpu, &attention, tokens, positions);

@@ -14,6 +14,9 @@ pub(crate) struct MlpOperands<'a, T> {
     pub delta: &'a mut T,
     /// The normed residual stream, before the MLP and behind it, `[n, hidden]`.
     pub normed: &'a mut T,
+    /// Places of the adapters of the rows that the MLP runs over, `[n, 1]` or `[a, 1]`; `None` if
+    /// no row of the pass has an adapter.
+    pub places: Option<&'a T>,
     pub boundary: Boundary<'a, T>,
 }
 

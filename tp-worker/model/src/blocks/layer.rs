@@ -6,8 +6,9 @@ use lockstep_backend::{self as backend, Axis, Backend, BackendError, BlockEnd};
 use lockstep_types::{self as types, LayerSpec, ModelConfig};
 
 use super::{
-    LayerContext, LayerPlace, Mixer, MixerBuffers, MixerVariants, Mlp, MlpOperands, MlpVariants,
-    Norm,
+    LayerContext, LayerPlace, Linear, Mixer, MixerBuffers, MixerVariants, Mlp, MlpOperands,
+    MlpVariants, Norm,
+    adapted::Input,
     cache::ModelCache,
     parts::{Convert, Form, Listed, Tensors},
     per_layer::PerLayer,
@@ -112,22 +113,33 @@ impl<F: Form> Tensors<F> for Layer<F> {
     }
 }
 
+impl<F: Form> Layer<F> {
+    /// Returns the projections that adapters may add to, in a fixed order.
+    pub fn adaptable(&mut self) -> impl Iterator<Item = &mut Linear<F>> {
+        let mixer = self.mixer.iter_mut().flat_map(Mixer::adaptable);
+        mixer.chain(self.mlp.iter_mut().flat_map(Mlp::adaptable))
+    }
+}
+
 impl<B: Backend> Layer<B> {
-    /// Runs the mixer over `input` `[n, inputs]`, if the layer has one: see [`Mixer::run`].
+    /// Runs the mixer over `input`, `[n, inputs]`, if the layer has one: see [`Mixer::run`].
     ///
     /// # Errors
     /// The errors of [`Mixer::run`].
-    pub fn mix(
+    pub fn mix<'i>(
         &self,
         backend: &mut B,
         context: &LayerContext<B>,
-        input: &B::Tensor,
+        input: impl Into<Input<'i, B::Tensor>>,
         buffers: &mut MixerBuffers<B::Tensor>,
         cache: &mut ModelCache<B>,
         inputs: &B::Inputs,
-    ) -> Result<(), BackendError> {
+    ) -> Result<(), BackendError>
+    where
+        B::Tensor: 'i,
+    {
         match &self.mixer {
-            Some(mixer) => mixer.run(backend, context, input, buffers, cache, inputs),
+            Some(mixer) => mixer.run(backend, context, input.into(), buffers, cache, inputs),
             None => Ok(()),
         }
     }
@@ -147,19 +159,21 @@ impl<B: Backend> Layer<B> {
     ) -> Result<(), BackendError> {
         let SecondHalf {
             mixed,
+            places,
             stream,
             mlp,
             per_layer,
         } = half;
-        if let (Some(mixer), Some(mixed)) = (&self.mixer, mixed) {
+        if let (Some(mixer), Some(rows)) = (&self.mixer, mixed) {
             let between = self.mlp_norm.as_ref().map(Norm::operand);
             let end = BlockEnd {
                 output: self.mixer_output_norm.as_ref().map(Norm::rms),
                 next: if self.mlp.is_some() { between } else { next },
             };
-            backend.matmul_end_block(
-                mixed,
-                mixer.output().row_parallel(context.attention_axis),
+            mixer.output().end_block(
+                backend,
+                (context, context.attention_axis),
+                Input { rows, places },
                 stream.residual,
                 stream.delta,
                 end,
@@ -172,22 +186,24 @@ impl<B: Backend> Layer<B> {
         let output = self.mlp_output_norm.as_ref().map(Norm::rms);
         let Some((own, half)) = self.per_layer.as_ref().zip(per_layer) else {
             let end = BlockEnd { output, next };
-            return own_mlp.run(backend, context.axis, stream, mlp, end);
+            return own_mlp.run(backend, context, stream, mlp, end);
         };
         let MlpOperands {
             residual,
             delta,
             normed,
+            places,
             boundary,
         } = stream;
         let operands = MlpOperands {
             residual: &mut *residual,
             delta: &mut *delta,
             normed: &mut *normed,
+            places,
             boundary,
         };
         let end = BlockEnd { output, next: None };
-        own_mlp.run(backend, context.axis, operands, mlp, end)?;
+        own_mlp.run(backend, context, operands, mlp, end)?;
         own.add(backend, half, [residual, delta, normed], next)
     }
 }

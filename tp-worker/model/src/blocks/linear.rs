@@ -3,14 +3,23 @@
 
 use std::ops::Range;
 
-use lockstep_backend::{self as backend, Axis, Backend, MatrixRole, RowParallel};
+use lockstep_backend::{
+    self as backend, Axis, Backend, BackendError, BlockEnd, MatrixRole, RowParallel, Scatter,
+};
 
-use super::parts::{Convert, Form, Listed, MatrixPart, TensorRows, Tensors, VectorPart};
+use super::{
+    LayerContext,
+    adapted::Input,
+    parts::{Convert, Form, Listed, MatrixPart, TensorRows, Tensors, VectorPart},
+};
 
 /// A matrix `[out, in]` with its bias `[out]`, if it has one.
 pub(crate) struct Linear<F: Form> {
     pub weight: F::Matrix,
     pub bias: Option<F::Vector>,
+    /// Number of the projection among those of the model that adapters may add to; `None` if they
+    /// may not.
+    pub adapted: Option<usize>,
 }
 
 /// A projection that is fused with others on the device.
@@ -53,6 +62,7 @@ impl Linear<Listed> {
                 ones: 0,
                 over: 1.0,
             }),
+            adapted: None,
         }
     }
 
@@ -80,6 +90,7 @@ impl Linear<Listed> {
                 role: MatrixRole::Projection,
             },
             bias: bias.then(|| VectorPart::whole(format!("{name}.bias"), outputs)),
+            adapted: None,
         }
     }
 
@@ -108,6 +119,7 @@ impl<F: Form> Tensors<F> for Linear<F> {
         Ok(Linear {
             weight: to.matrix(&self.weight)?,
             bias: to.optional(self.bias.as_ref())?,
+            adapted: self.adapted,
         })
     }
 }
@@ -133,5 +145,90 @@ impl<B: Backend> Linear<B> {
     /// Multiplies `input` `[n, in]` into `out` `[n, out]`.
     pub fn run(&self, backend: &mut B, input: &B::Tensor, out: &mut B::Tensor) {
         backend.matmul(input, self.operand(), out);
+    }
+
+    /// Multiplies `input` `[n, in]` into `out` `[n, out]`, and adds what the rows' adapters have.
+    ///
+    /// # Errors
+    /// The errors of [`Self::adapt`].
+    pub fn run_adapted(
+        &self,
+        backend: &mut B,
+        context: &LayerContext<B>,
+        input: Input<'_, B::Tensor>,
+        out: &mut B::Tensor,
+    ) -> Result<(), BackendError> {
+        self.run(backend, input.rows, out);
+        self.adapt(backend, context, input, out)
+    }
+
+    /// Adds what the adapters of the rows of `input` have to this projection of them.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] on a device without adapters; [`BackendError::OutOfMemory`]
+    /// for working memory.
+    pub fn adapt(
+        &self,
+        backend: &mut B,
+        context: &LayerContext<B>,
+        input: Input<'_, B::Tensor>,
+        out: &mut B::Tensor,
+    ) -> Result<(), BackendError> {
+        let adapters = self.adapted.and_then(|own| context.adapters.get(own));
+        match input.places.zip(adapters) {
+            None => Ok(()),
+            Some((places, adapters)) => backend.add_adapters(input.rows, adapters, places, out),
+        }
+    }
+
+    /// Ends a block with this projection, which is split over the ranks of `axis`: see
+    /// [`backend::Exchange::matmul_end_block`]. Each rank adds its part of what adapters have before
+    /// the parts are summed.
+    ///
+    /// # Errors
+    /// [`BackendError::Collective`]; the errors of [`Self::adapt`].
+    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
+    pub fn end_block(
+        &self,
+        backend: &mut B,
+        (context, axis): (&LayerContext<B>, Axis),
+        input: Input<'_, B::Tensor>,
+        residual: &mut B::Tensor,
+        delta: &mut B::Tensor,
+        end: BlockEnd<'_, B::Vector>,
+        out: &mut B::Tensor,
+    ) -> Result<(), BackendError> {
+        if input.places.is_none() {
+            let part = self.row_parallel(axis);
+            return backend.matmul_end_block(input.rows, part, residual, delta, end, out);
+        }
+        self.run_adapted(backend, context, input, delta)?;
+        backend.all_reduce(axis, delta)?;
+        backend.end_block(residual, Some(delta), end, out);
+        Ok(())
+    }
+
+    /// Does the same where each rank takes rows of its own of the sum: see
+    /// [`backend::Exchange::matmul_scatter_end_block`].
+    ///
+    /// # Errors
+    /// The errors of [`Self::end_block`].
+    #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
+    pub fn scatter_end_block(
+        &self,
+        backend: &mut B,
+        (context, axis): (&LayerContext<B>, Axis),
+        input: Input<'_, B::Tensor>,
+        scatter: Scatter<'_, B::Tensor>,
+        residual: &mut B::Tensor,
+        end: BlockEnd<'_, B::Vector>,
+        out: &mut B::Tensor,
+    ) -> Result<(), BackendError> {
+        if input.places.is_none() {
+            let part = self.row_parallel(axis);
+            return backend.matmul_scatter_end_block(input.rows, part, scatter, residual, end, out);
+        }
+        self.run_adapted(backend, context, input, scatter.product)?;
+        backend.scatter_end_block(axis, scatter, residual, end, out)
     }
 }

@@ -17,6 +17,7 @@ use lockstep_types::{self as types, LayerSpec, ModelConfig};
 
 use super::{
     LayerContext, LayerPlace, Linear,
+    adapted::Input,
     allocate::Allocate,
     cache::ModelCache,
     distinct::distinct,
@@ -234,6 +235,25 @@ impl Mixer<Listed> {
 }
 
 impl<F: Form> Mixer<F> {
+    /// Returns the projections that adapters may add to.
+    pub fn adaptable(&mut self) -> Vec<&mut Linear<F>> {
+        match self {
+            Self::Attention(attention) => {
+                let Attention {
+                    qkv, gate, output, ..
+                } = attention;
+                [Some(qkv), gate.as_mut(), Some(output)]
+                    .into_iter()
+                    .flatten()
+                    .collect()
+            }
+            Self::GatedDelta(_)
+            | Self::LatentAttention(_)
+            | Self::Mamba2(_)
+            | Self::ShortConvolution(_) => Vec::new(),
+        }
+    }
+
     /// Returns the projection back to the residual stream.
     pub fn output(&self) -> &Linear<F> {
         match self {
@@ -272,7 +292,7 @@ impl<F: Form> Tensors<F> for Mixer<F> {
 }
 
 impl<B: Backend> Mixer<B> {
-    /// Reads `input` `[n, inputs]`, updates `cache`, and leaves the [`Self::mixed`] columns in
+    /// Reads `input`, `[n, inputs]`, updates `cache`, and leaves the [`Self::mixed`] columns in
     /// `buffers`.
     ///
     /// # Errors
@@ -282,7 +302,7 @@ impl<B: Backend> Mixer<B> {
         &self,
         backend: &mut B,
         context: &LayerContext<B>,
-        input: &B::Tensor,
+        input: Input<'_, B::Tensor>,
         buffers: &mut MixerBuffers<B::Tensor>,
         cache: &mut ModelCache<B>,
         inputs: &B::Inputs,
@@ -294,19 +314,19 @@ impl<B: Backend> Mixer<B> {
             }
             Self::GatedDelta(delta) => {
                 let buffers = &mut buffers.gated_delta[delta.buffers];
-                delta.run(backend, input, buffers, cache, inputs)
+                delta.run(backend, input.rows, buffers, cache, inputs)
             }
             Self::LatentAttention(latent) => {
                 let buffers = &mut buffers.latent[latent.buffers];
-                latent.run(backend, context, input, buffers, cache, inputs)
+                latent.run(backend, context, input.rows, buffers, cache, inputs)
             }
             Self::Mamba2(mamba) => {
                 let buffers = &mut buffers.mamba2[mamba.buffers];
-                mamba.run(backend, context, input, buffers, cache, inputs)
+                mamba.run(backend, context, input.rows, buffers, cache, inputs)
             }
             Self::ShortConvolution(short) => {
                 let buffers = &mut buffers.short[short.buffers];
-                short.run(backend, input, buffers, cache, inputs)
+                short.run(backend, input.rows, buffers, cache, inputs)
             }
         }
     }

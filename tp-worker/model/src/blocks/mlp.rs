@@ -11,7 +11,7 @@ use lockstep_backend::{Axis, Backend, BackendError, BlockEnd, ExpertsShape};
 use lockstep_types::{self as types, ModelConfig};
 
 use super::{
-    LayerPlace, MlpOperands,
+    LayerContext, LayerPlace, Linear, MlpOperands,
     allocate::Allocate,
     distinct::distinct,
     parts::{Convert, Form, Listed, Listing, Tensors},
@@ -215,6 +215,17 @@ impl<F: Form> Tensors<F> for Mlp<F> {
     }
 }
 
+impl<F: Form> Mlp<F> {
+    /// Returns the projections that adapters may add to.
+    pub fn adaptable(&mut self) -> Vec<&mut Linear<F>> {
+        match self {
+            Self::Gated(GatedMlp { gate_up, down, .. }) => vec![gate_up, down],
+            Self::Plain(PlainMlp { up, down, .. }) => vec![up, down],
+            Self::Experts(_) | Self::Parallel(_) => Vec::new(),
+        }
+    }
+}
+
 impl<B: Backend> Mlp<B> {
     /// Reads the residual stream as `normed` has it, adds the MLP's output to the stream, and ends
     /// the block with `end`.
@@ -225,7 +236,7 @@ impl<B: Backend> Mlp<B> {
     pub fn run(
         &self,
         backend: &mut B,
-        axis: Axis,
+        context: &LayerContext<B>,
         operands: MlpOperands<'_, B::Tensor>,
         buffers: &mut MlpBuffers<B::Tensor>,
         end: BlockEnd<'_, B::Vector>,
@@ -233,15 +244,15 @@ impl<B: Backend> Mlp<B> {
         match self {
             Self::Gated(gated) => {
                 let buffers = &mut buffers.gated[gated.buffers];
-                gated.run(backend, axis, operands, buffers, end)
+                gated.run(backend, context, operands, buffers, end)
             }
             Self::Plain(plain) => {
                 let buffers = &mut buffers.plain[plain.buffers];
-                plain.run(backend, axis, operands, buffers, end)
+                plain.run(backend, context, operands, buffers, end)
             }
             Self::Experts(experts) => {
                 let buffers = &mut buffers.experts[experts.buffers];
-                experts.run(backend, axis, operands, buffers, end)
+                experts.run(backend, context.axis, operands, buffers, end)
             }
             Self::Parallel(both) => {
                 let spaces = Spaces {
@@ -249,7 +260,7 @@ impl<B: Backend> Mlp<B> {
                     experts: &mut buffers.experts[both.experts.buffers],
                     own: buffers.parallel.as_mut(),
                 };
-                both.run(backend, axis, operands, spaces, end)
+                both.run(backend, context.axis, operands, spaces, end)
             }
         }
     }

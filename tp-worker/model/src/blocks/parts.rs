@@ -115,6 +115,12 @@ impl TensorRows {
             turned: None,
         }
     }
+
+    /// Returns the number of rows that the rank takes.
+    pub fn taken_rows(&self) -> usize {
+        let ranges = self.taken.iter();
+        ranges.map(|range| range.len().div_ceil(self.step)).sum()
+    }
 }
 
 impl MatrixPart {
@@ -267,11 +273,7 @@ impl VectorPart {
 }
 
 fn taken(tensors: &[TensorRows]) -> usize {
-    let rows = |tensor: &TensorRows| -> usize {
-        let ranges = tensor.taken.iter();
-        ranges.map(|range| range.len().div_ceil(tensor.step)).sum()
-    };
-    tensors.iter().map(rows).sum()
+    tensors.iter().map(TensorRows::taken_rows).sum()
 }
 
 /// Converts single tensors from the form `F` to another form.

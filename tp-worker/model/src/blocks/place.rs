@@ -1,6 +1,6 @@
 //! Place of a layer in its model, and the state that all layers share.
 
-use lockstep_backend::{Axis, Backend, BackendError};
+use lockstep_backend::{AdaptedLinear, Axis, Backend, BackendError};
 use lockstep_types::{LayerSpec, ModelConfig};
 
 use super::rope::{rope_table, rope_tables};
@@ -39,6 +39,9 @@ pub(crate) struct LayerContext<B: Backend> {
     pub attention_axis: Axis,
     /// Rotary angles of every served position; one table for each of [`rope_tables`].
     pub ropes: Vec<B::Rope>,
+    /// Adapters of each projection that may have some, in the order of
+    /// [`super::Linear::adapted`]; empty if the model has no room for adapters.
+    pub adapters: Vec<AdaptedLinear<B::Matrix>>,
 }
 
 impl<B: Backend> LayerContext<B> {
@@ -61,6 +64,7 @@ impl<B: Backend> LayerContext<B> {
             ropes: tables
                 .map(|table| backend.load_rope(table))
                 .collect::<Result<_, _>>()?,
+            adapters: Vec::new(),
         })
     }
 }

@@ -70,6 +70,11 @@ impl Decoder<Listed> {
             let before = spec.norms.before();
             before.then(|| Norm::of_stream(model, number, &name, spec.rms_norm_eps))
         };
+        let mut layers: Vec<_> = (0..model.layers.len()).map(layer).collect();
+        let adaptable = layers.iter_mut().flat_map(Layer::adaptable);
+        for (number, linear) in adaptable.enumerate() {
+            linear.adapted = Some(number);
+        }
         Self {
             embedding: embedding(model, shard.embedding.clone()),
             head: shard
@@ -77,7 +82,7 @@ impl Decoder<Listed> {
                 .then(|| head(model, shard.vocab.clone())),
             per_layer: per_layer::table(model, shard),
             input_norms: (0..model.layers.len()).map(input_norm).collect(),
-            layers: (0..model.layers.len()).map(layer).collect(),
+            layers,
             norm: Norm::of_stream(model, model.layers.len(), &names.norm, model.rms_norm_eps),
         }
     }

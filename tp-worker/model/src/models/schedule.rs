@@ -67,6 +67,21 @@ impl Schedule {
         }
     }
 
+    /// Returns the schedule of the model with room for adapters, on the rank at `topology`. Where
+    /// rows of several DP ranks cross, the places of their adapters do too.
+    #[must_use]
+    pub fn with_adapters(mut self, topology: Topology, axis: Axis, exit: Exit) -> Self {
+        if topology.dp_size() > 1 {
+            let places = CollectiveStep::of_all(CollectiveKind::AllGather, axis, 1);
+            self.tokens.insert(0, places);
+            if exit == Exit::Logits {
+                // Behind the collectives of the last mixer.
+                self.logit_tokens.insert(0, places);
+            }
+        }
+        self
+    }
+
     /// Returns the collectives of a pass in which all DP ranks together want `logit_rows`
     /// rows of logits.
     pub fn steps(&self, logit_rows: usize) -> impl Iterator<Item = &CollectiveStep> {

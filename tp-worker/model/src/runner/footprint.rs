@@ -3,10 +3,12 @@
 mod draft;
 
 use lockstep_backend::{
-    AttentionShape, DeviceMemory, ExpertsShape, MatrixRole, MatrixShape, PassShape, RankLayout,
+    AdaptedShape, AttentionShape, DeviceMemory, ExpertsShape, MatrixRole, MatrixShape, PassShape,
+    RankLayout,
 };
 use lockstep_types::{
-    EngineShape, KvCacheDtype, KvPages, MemoryUse, ModelConfig, RankMemory, StateLimits,
+    AdapterLimits, EngineShape, KvCacheDtype, KvPages, MemoryUse, ModelConfig, RankMemory,
+    StateLimits,
 };
 
 use crate::{
@@ -20,7 +22,7 @@ use crate::{
         recurrent::{recurrences, state_shapes},
         rope_tables,
     },
-    models::decoder::Decoder,
+    models::{adapters::Adaptable, decoder::Decoder},
     runner::transformer::{Buffers, tail},
 };
 
@@ -31,7 +33,8 @@ pub fn rank_memory(device: &dyn DeviceMemory, engine: &EngineShape<'_>, rank: us
     let shard = Shard::of(engine.model, topology);
     let limits = ForwardLimits::of_steps(&engine.step, engine.page_size, engine.model)
         .of_device(device.chooses(engine.tp_size));
-    let target = Part::of_model(device, engine, engine.model, &shard, limits);
+    let room = engine.adapters;
+    let target = Part::of_model(device, engine, engine.model, &shard, (limits, room));
     let recorded = |tokens: usize| engine.graphs.iter().filter(|size| **size <= tokens).count();
     let mut graphs = recorded(target.pass.tokens);
     let mut passes = vec![target.pass];
@@ -149,13 +152,14 @@ impl Part {
         engine: &EngineShape<'_>,
         model: &ModelConfig,
         shard: &Shard,
-        limits: ForwardLimits,
+        (limits, adapters): (ForwardLimits, AdapterLimits),
     ) -> Self {
         let limits = limits.sensible();
-        let listed = Decoder::listed(model, shard);
+        let mut listed = Decoder::listed(model, shard);
         let weights = Weighed::of(device, model, &listed);
+        let adapted = Adapted::of(device, &Adaptable::of(&mut listed), adapters);
         let mut counter = Counter::new(device);
-        count(Buffers::new(&mut counter, model, shard, limits));
+        count(Buffers::new(&mut counter, model, shard, limits, adapters));
         counter.inputs(&limits.inputs());
         if let Some(limits) = tail::inputs(model, shard, &limits) {
             counter.inputs(&limits);
@@ -171,7 +175,7 @@ impl Part {
         let [state, record] = state_and_record(device, model, shard);
         Self {
             memory: MemoryUse {
-                weights: weights.matrices,
+                weights: weights.matrices.saturating_add(adapted.matrices),
                 vectors: weights.vectors.saturating_add(rope),
                 kv_per_token: full,
                 kv_window_per_token: window,
@@ -182,6 +186,7 @@ impl Part {
             },
             pass: PassShape {
                 recurrences: recurrences(model, shard),
+                adapted: adapted.of_rows(limits.max_tokens.saturating_mul(dp_size)),
                 gathered: gathered * limits.logit_block_rows,
                 latent: latent_heads(
                     model,
@@ -203,6 +208,37 @@ impl Part {
                 )
             },
         }
+    }
+}
+
+/// Bytes of room for adapters on a device.
+struct Adapted {
+    matrices: u64,
+    /// Sizes beside projections, each once.
+    shapes: Vec<AdaptedShape>,
+}
+
+impl Adapted {
+    fn of(device: &dyn DeviceMemory, projections: &[Adaptable], limits: AdapterLimits) -> Self {
+        let (mut matrices, mut shapes) = (0_u64, Vec::new());
+        for projection in projections.iter().filter(|_| limits.places > 0) {
+            let ups = projection.outputs().into_iter();
+            let ups = ups.map(|outputs| Adaptable::up(outputs.len(), limits.rank));
+            let all = ups.chain([projection.down(limits.rank)]);
+            let bytes = all.map(|shape| device.matrix_bytes(shape));
+            let bytes = bytes.fold(0, u64::saturating_add);
+            matrices = matrices.saturating_add(bytes.saturating_mul(limits.places.into()));
+            let shape = projection.shape(limits);
+            if !shapes.contains(&shape) {
+                shapes.push(shape);
+            }
+        }
+        Self { matrices, shapes }
+    }
+
+    /// Returns the sizes, each with a number of rows.
+    fn of_rows(self, rows: usize) -> Vec<(usize, AdaptedShape)> {
+        self.shapes.into_iter().map(|shape| (rows, shape)).collect()
     }
 }
 
@@ -255,6 +291,7 @@ fn pass(
         recurrences: Vec::new(),
         latent: Vec::new(),
         products: all.chain([(limits.logit_block_rows, head)]).collect(),
+        adapted: Vec::new(),
         experts: experts.into_iter().map(|experts| (rows, experts)).collect(),
         gathered: 0,
     }

@@ -114,6 +114,7 @@ pub fn whole_head<B: Backend>(
     let head = Linear {
         weight: decoder::head(model, 0..model.vocab_size),
         bias: None,
+        adapted: None,
     };
     let found = locate(source.as_ref(), &head, model)?;
     let mut loader = Loader::checkpoint(source.as_ref(), &found, progress);

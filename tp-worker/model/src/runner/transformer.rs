@@ -1,5 +1,6 @@
 //! A decoder-only transformer, one shard of it.
 
+mod adapters;
 mod buffers;
 mod capture;
 mod choose;
@@ -30,6 +31,7 @@ use crate::{
     models::decoder::Decoder,
     split::crossing::Crossings,
 };
+use adapters::Adapters;
 pub(crate) use buffers::Buffers;
 use capture::Capture;
 use tail::Tail;
@@ -74,6 +76,8 @@ pub struct Transformer<B: Backend> {
     tells_drafts: bool,
     /// Hidden states kept for a drafter; `None` if none are kept.
     capture: Option<Capture<B>>,
+    /// Places of adapters; their matrices are in the context.
+    adapters: Adapters,
     origin: WeightOrigin,
 }
 

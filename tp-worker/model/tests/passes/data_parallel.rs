@@ -12,8 +12,8 @@ use lockstep_model::{
     ModelError, Topology, Transformer, rank_memory, whole_head,
 };
 use lockstep_types::{
-    CollectiveBackend, DeviceConfig, Dtype, EngineShape, KvCacheDtype, SpeculationConfig,
-    StepLimits,
+    AdapterLimits, CollectiveBackend, DeviceConfig, Dtype, EngineShape, KvCacheDtype,
+    SpeculationConfig, StepLimits,
 };
 
 use crate::naive::Naive;
@@ -317,6 +317,7 @@ fn ranks_take_what_is_charged() {
                     ep_size: 1,
                     collectives: CollectiveBackend::Auto,
                     threads_per_rank: 1,
+                    adapters: AdapterLimits::default(),
                     speculation: &speculation,
                     page_size: 4,
                     step: StepLimits {

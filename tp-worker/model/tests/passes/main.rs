@@ -5,6 +5,7 @@
 //! - [`tail`] has last layers that run over wanted tokens alone.
 //! - [`packed`] has weights that are packed once, [`exchange`] those that are read while the
 //!   server runs.
+//! - [`adapters`] has adapters that come and go, and those that are refused.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,6 +18,7 @@ mod pass;
 #[path = "../support/ranks.rs"]
 mod ranks;
 
+mod adapters;
 mod data_parallel;
 mod exchange;
 mod forward;

@@ -1,6 +1,8 @@
 //! The plainest possible backend: f32 loops in textbook order. The oracle for
 //! the model and the worker; far too slow for anything else.
 
+#[path = "naive/adapters.rs"]
+mod adapters;
 #[path = "naive/arithmetic.rs"]
 mod arithmetic;
 #[path = "naive/delta.rs"]
@@ -100,6 +102,7 @@ pub struct Inputs {
     states: Vec<RowState>,
     replays: Vec<u32>,
     keeps: Vec<StateKeep>,
+    adapters: Vec<Option<u16>>,
 }
 
 impl Inputs {
@@ -574,6 +577,7 @@ impl Passes for Naive {
             states: batch.states.to_vec(),
             replays: batch.replays.to_vec(),
             keeps: batch.keeps.to_vec(),
+            adapters: batch.adapters.to_vec(),
         };
         Ok(())
     }

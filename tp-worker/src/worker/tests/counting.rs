@@ -8,7 +8,7 @@ use std::{
 };
 
 use lockstep_backend::{
-    AttentionShape, Axis, BackendError, Batch, BlockEnd, Choice, ChoiceBatch, ChoiceMethod,
+    Adapt, AttentionShape, Axis, BackendError, Batch, BlockEnd, Choice, ChoiceBatch, ChoiceMethod,
     ChoiceRow, Chosen, CountedKeys, DeviceSampler, DraftedRow, Exchange, ExpertSpace, Experts,
     FAILED, Holds, HostMatrix, InputLimits, KvShape, Linear, LogitScaling, Masks, MatrixRole,
     Memory, NoStates, Ops, Owners, Passes, RopeTable, RowParallel, Rows, Scatter, WeightFormat,
@@ -311,6 +311,9 @@ impl Passes for Counting {
         (self.vocab > 0 && self.group(Axis::World).1 == 1).then_some(self)
     }
 }
+
+/// Its tests have no adapters.
+impl Adapt for Counting {}
 
 impl Exchange for Counting {
     fn matmul_end_block(

@@ -8,9 +8,9 @@ use lockstep_collective::Single;
 use lockstep_devices::{Device as _, DeviceOptions};
 use lockstep_speculation::DrafterRegistry;
 use lockstep_types::{
-    AnswersConfig, ConnectionLimits, DeviceConfig, Dtype, EngineConfig, KvCacheDtype, KvConfig,
-    LimitsConfig, ParallelConfig, RequestLimits, ScheduleConfig, SchedulePolicy, ServerConfig,
-    SpeculationConfig, TimeoutConfig, WebConfig,
+    AdapterLimits, AnswersConfig, ConnectionLimits, DeviceConfig, Dtype, EngineConfig,
+    KvCacheDtype, KvConfig, LimitsConfig, ParallelConfig, RequestLimits, ScheduleConfig,
+    SchedulePolicy, ServerConfig, SpeculationConfig, TimeoutConfig, WebConfig,
 };
 use lockstep_types::{
     generation::GenerationParams,
@@ -95,6 +95,7 @@ pub fn config(tp_size: usize, page_size: usize, dtype: Dtype) -> EngineConfig {
             overlap: false,
         },
         speculation: SpeculationConfig::none(),
+        adapters: AdapterLimits::default(),
         timeouts: TimeoutConfig {
             request_s: None,
             queue_s: None,

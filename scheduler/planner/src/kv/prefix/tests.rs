@@ -41,7 +41,7 @@ proptest! {
         let mut next_page = 0;
         let page = page as usize;
         let namespaces = [None, Some("a"), Some("b")];
-        let namespaces = namespaces.map(|salt| Namespace::new(salt.map(Into::into)));
+        let namespaces = namespaces.map(|salt| Namespace::new(salt.map(Into::into), None));
         for (tokens, namespace, insert) in texts {
             let units = tokens.len() - 1;
             let namespace = &namespaces[namespace];

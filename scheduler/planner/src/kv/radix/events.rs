@@ -17,6 +17,9 @@ pub enum CacheEvent {
         block_size: u32,
         /// Salt of the requests that may use the blocks; `None` = those without a salt.
         cache_salt: Option<Arc<str>>,
+        /// Hash of the content of the adapter that the blocks were computed with; `None` = the
+        /// model alone.
+        adapter: Option<u128>,
     },
     /// Blocks are no longer cached.
     BlockRemoved {
@@ -97,6 +100,7 @@ impl<K: KeyUnit> RadixCache<K> {
                 .collect(),
             block_size: super::len_u32(self.page_size),
             cache_salt: node.namespace.cache_salt(),
+            adapter: node.namespace.adapter(),
         }
     }
 

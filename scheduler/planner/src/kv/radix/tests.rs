@@ -2,11 +2,15 @@
 
 use super::*;
 use crate::kv::naive_cache::NaiveCache;
+use lockstep_types::adapter::Adapter;
 use proptest::prelude::*;
 use std::{
     collections::BTreeMap,
     sync::{Arc, LazyLock},
 };
+
+/// Salt, adapter and tokens of a block, as events tell them.
+type Told = ((Option<Arc<str>>, Option<u128>), Vec<u32>);
 
 /// A key that owns its parts.
 type Owned<K> = (Namespace, Vec<K>);
@@ -32,10 +36,20 @@ fn pairs() -> BoxedStrategy<Vec<(u32, u32)>> {
     text.prop_map(pairs).boxed()
 }
 
-/// Generates namespaces, the one without a salt most often.
+/// Generates namespaces, the one without salt and adapter most often.
 fn namespace() -> impl Strategy<Value = Namespace> {
-    let salts = [None, None, Some("a"), Some("b")];
-    prop::sample::select(salts.to_vec()).prop_map(|salt| Namespace::new(salt.map(Into::into)))
+    let salts = [
+        (None, None),
+        (None, None),
+        (Some("a"), None),
+        (None, Some(7)),
+        (Some("a"), Some(7)),
+        (None, Some(8)),
+    ];
+    prop::sample::select(salts.to_vec()).prop_map(|(salt, content)| {
+        let adapter = content.map(|content| Adapter { place: 0, content });
+        Namespace::new(salt.map(Into::into), adapter)
+    })
 }
 
 fn op<K: KeyUnit>(key: BoxedStrategy<Vec<K>>) -> impl Strategy<Value = Op<K>> {
@@ -62,8 +76,8 @@ struct Pair<K> {
     naive: NaiveCache<K>,
     locks: Vec<(NodeId, Owned<K>)>,
     next_block: u32,
-    /// Salt and tokens that each live block's hash stands for, from the events.
-    blocks: BTreeMap<u64, (Option<Arc<str>>, Vec<u32>)>,
+    /// Namespace and tokens that each live block's hash stands for, from the events.
+    blocks: BTreeMap<u64, Told>,
 }
 
 fn key<K>((namespace, units): &Owned<K>) -> RadixKey<'_, K> {
@@ -197,14 +211,16 @@ impl<K: KeyUnit> Pair<K> {
                     parent,
                     blocks,
                     cache_salt,
+                    adapter,
                     ..
                 } => {
                     let before = parent.map(|hash| self.blocks[&hash].clone());
-                    let (salt, mut prefix) = before.unwrap_or((cache_salt.clone(), Vec::new()));
-                    assert_eq!(salt, cache_salt, "the salt of the block before");
+                    let own = (cache_salt, adapter);
+                    let (namespace, mut prefix) = before.unwrap_or((own.clone(), Vec::new()));
+                    assert_eq!(namespace, own, "the namespace of the block before");
                     for block in blocks {
                         prefix.extend(block.token_ids);
-                        let told = (salt.clone(), prefix.clone());
+                        let told = (namespace.clone(), prefix.clone());
                         assert!(self.blocks.insert(block.hash, told).is_none());
                     }
                 }
@@ -221,7 +237,7 @@ impl<K: KeyUnit> Pair<K> {
         let mut told: Vec<_> = self.blocks.values().cloned().collect();
         let tokens = |(namespace, units): &Owned<K>| {
             let tokens: Vec<u32> = units.iter().map(|unit| unit.token()).collect();
-            (namespace.cache_salt(), tokens)
+            ((namespace.cache_salt(), namespace.adapter()), tokens)
         };
         let mut cached: Vec<_> = self.naive.prefixes().map(tokens).collect();
         told.sort_unstable();
@@ -330,7 +346,7 @@ fn bigram_keys_match_one_token_less() {
 #[test]
 fn a_salt_is_forgotten_with_its_last_block() {
     let mut tree = RadixCache::<u32>::new(1, 1, false);
-    let owned = (Namespace::new(Some("salt".into())), vec![1, 2]);
+    let owned = (Namespace::new(Some("salt".into()), None), vec![1, 2]);
     let salt = owned.0.cache_salt().unwrap();
     tree.insert(key(&owned), &[1, 2]);
     drop(owned);

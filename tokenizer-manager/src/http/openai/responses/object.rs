@@ -12,7 +12,7 @@ use crate::{
     app::{App, now},
     error::{ApiError, ApiResult},
     generation::End,
-    http::openai::usage::Totals,
+    http::openai::{AskedModel, usage::Totals},
     text::json_bytes,
 };
 
@@ -42,6 +42,7 @@ pub(super) struct Settings {
 pub(super) struct Answer {
     app: Arc<App>,
     id: String,
+    model: AskedModel,
     created_at: u64,
     settings: Settings,
     /// Memory of the settings, which live as long as the answer.
@@ -186,13 +187,14 @@ impl Answer {
     /// Makes an answer that has no output yet. `memory` is that of its settings.
     pub(super) fn new(
         app: Arc<App>,
-        id: String,
+        (id, model): (String, AskedModel),
         settings: Settings,
         memory: Vec<Reservation>,
     ) -> Self {
         Self {
             app,
             id,
+            model,
             created_at: now(),
             settings,
             _memory: memory,
@@ -223,7 +225,7 @@ impl Answer {
             incomplete_details: incomplete.then_some(Details {
                 reason: "max_output_tokens",
             }),
-            model: self.app.model(),
+            model: self.model.name(&self.app),
             output,
             previous_response_id: None,
             service_tier: "default",

@@ -6,6 +6,7 @@ use lockstep_types::ModelConfig;
 use super::{Layer, Variants};
 use crate::{
     Shard,
+    blocks::adapted::RowAdapters,
     blocks::allocate::Allocate,
     blocks::per_layer::{PerLayerBuffers, PerLayerHalf},
     blocks::{AllRows, Boundary, MixerBuffers, MlpBuffers, MlpOperands},
@@ -27,12 +28,16 @@ pub(crate) struct LayerBuffers<T> {
     pub per_layer: Option<PerLayerBuffers<T>>,
     /// Buffers for the rows of all DP ranks; `None` with one DP rank.
     pub all: Option<AllRows<T>>,
+    /// Places of rows' adapters; `None` without room for adapters.
+    pub adapters: Option<RowAdapters<T>>,
 }
 
 /// Buffers that the second half of a layer, behind the mixer, reads and writes.
 pub(crate) struct SecondHalf<'a, T> {
     /// The columns that the mixer has left; `None` in a layer without one.
     pub mixed: Option<&'a T>,
+    /// Places of the adapters of these rows; `None` if no row of the pass has one.
+    pub places: Option<&'a T>,
     pub stream: MlpOperands<'a, T>,
     pub mlp: &'a mut MlpBuffers<T>,
     pub per_layer: Option<PerLayerHalf<'a, T>>,
@@ -64,6 +69,7 @@ impl<T> LayerBuffers<T> {
                 1 => None,
                 _ => Some(AllRows::new(device, all, hidden)?),
             },
+            adapters: None,
         })
     }
 
@@ -80,6 +86,9 @@ impl<T> LayerBuffers<T> {
         let rows = || Rows::Wanted(inputs, 0..wanted);
         backend.gather_rows(&from.residual, rows(), &mut self.residual);
         backend.gather_rows(&from.normed, rows(), &mut self.normed);
+        if let Some((own, from)) = self.adapters.as_mut().zip(from.adapters.as_ref()) {
+            own.take_wanted(backend, from, inputs, wanted);
+        }
         if let Some((own, from)) = self.per_layer.as_mut().zip(from.per_layer.as_ref()) {
             backend.gather_rows(&from.embedded, rows(), &mut own.embedded);
             backend.gather_rows(&from.first, rows(), &mut own.first);
@@ -92,12 +101,15 @@ impl<T> LayerBuffers<T> {
         layer: &Layer<B>,
         crossing: Option<&'a Crossing>,
     ) -> SecondHalf<'a, T> {
+        let places = self.adapters.as_ref().and_then(RowAdapters::own);
         SecondHalf {
             mixed: layer.mixer.as_ref().map(|own| own.mixed(&self.mixers)),
+            places,
             stream: MlpOperands {
                 residual: &mut self.residual,
                 delta: &mut self.delta,
                 normed: &mut self.normed,
+                places: self.adapters.as_ref().and_then(|own| own.of_mlp(places)),
                 boundary: Boundary::new(crossing, &mut self.all),
             },
             mlp: &mut self.mlps,
@@ -135,12 +147,15 @@ impl<T> LayerBuffers<T> {
         backend.set_rows(&mut self.residual, wanted);
         let per_layer = self.per_layer.as_mut();
         let per_layer = per_layer.map(|own| own.narrow(backend, inputs, wanted));
+        let places = self.adapters.as_ref().and_then(RowAdapters::wanted);
         SecondHalf {
             mixed: layer.mixer.is_some().then_some(&*mixed),
+            places,
             stream: MlpOperands {
                 residual: &mut self.delta,
                 delta: &mut self.residual,
                 normed: &mut self.normed,
+                places: self.adapters.as_ref().and_then(|own| own.of_mlp(places)),
                 boundary: Boundary::new(crossing, &mut self.all),
             },
             mlp: &mut self.mlps,

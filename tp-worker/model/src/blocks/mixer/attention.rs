@@ -13,6 +13,7 @@ use crate::{
     Shard,
     blocks::{
         LayerContext, LayerPlace, Linear,
+        adapted::Input,
         allocate::Allocate,
         cache::{CachePlace, ModelCache},
         distinct::{distinct, place_of},
@@ -276,7 +277,7 @@ impl<F: Form> Tensors<F> for Attention<F> {
 }
 
 impl<B: Backend> Attention<B> {
-    /// Computes attention: reads `input` `[n, inputs]`, and writes the attention output,
+    /// Computes attention: reads `input`, `[n, inputs]`, and writes the attention output,
     /// before the output projection, to `buffers`.
     ///
     /// # Errors
@@ -286,7 +287,7 @@ impl<B: Backend> Attention<B> {
         &self,
         backend: &mut B,
         context: &LayerContext<B>,
-        input: &B::Tensor,
+        input: Input<'_, B::Tensor>,
         buffers: &mut AttentionBuffers<B::Tensor>,
         cache: &mut ModelCache<B>,
         inputs: &B::Inputs,
@@ -311,29 +312,32 @@ impl<B: Backend> Attention<B> {
         };
         let CachePlace { cache: at, layer } = self.cache;
         let cache = &mut cache.all()[at];
-        let qkv_weights = self.qkv.operand();
-        let Some((together, squares)) = together else {
-            backend.matmul_attend(input, qkv_weights, cache, layer, qkv, &op, inputs, attended);
-            return self.gate_output(backend, input, gates, attended);
-        };
-        backend.matmul(input, qkv_weights, qkv);
-        self.norm_together(backend, context, together, qkv, squares)?;
-        backend.attend(cache, layer, qkv, &op, inputs, attended);
-        self.gate_output(backend, input, gates, attended)
+        if together.is_none() && input.places.is_none() {
+            let (rows, w) = (input.rows, self.qkv.operand());
+            backend.matmul_attend(rows, w, cache, layer, qkv, &op, inputs, attended);
+        } else {
+            self.qkv.run_adapted(backend, context, input, qkv)?;
+            if let Some((together, squares)) = together {
+                self.norm_together(backend, context, together, qkv, squares)?;
+            }
+            backend.attend(cache, layer, qkv, &op, inputs, attended);
+        }
+        self.gate_output(backend, context, input, gates, attended)
     }
 
     /// Multiplies the output by its gates, if it has some.
     fn gate_output(
         &self,
         backend: &mut B,
-        input: &B::Tensor,
+        context: &LayerContext<B>,
+        input: Input<'_, B::Tensor>,
         gates: &mut Option<B::Tensor>,
         attended: &mut B::Tensor,
     ) -> Result<(), BackendError> {
         match self.gate.as_ref().zip(gates.as_mut()) {
             None => Ok(()),
             Some((gate, gates)) => {
-                gate.run(backend, input, gates);
+                gate.run_adapted(backend, context, input, gates)?;
                 backend.sigmoid_gate(gates, attended)
             }
         }

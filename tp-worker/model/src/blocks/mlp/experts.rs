@@ -292,6 +292,7 @@ impl<B: Backend> Experts<B> {
             residual,
             delta,
             normed,
+            places: _,
             boundary,
         } = operands;
         match boundary {

@@ -6,7 +6,8 @@ use lockstep_types::{Activation, GatedMlpSpec};
 use crate::{
     Shard,
     blocks::{
-        AllRows, Boundary, LayerPlace, Linear, MlpOperands,
+        AllRows, Boundary, LayerContext, LayerPlace, Linear, MlpOperands,
+        adapted::Input,
         allocate::Allocate,
         distinct::place_of,
         linear::Fused,
@@ -167,7 +168,7 @@ impl<B: Backend> GatedMlp<B> {
     pub fn run(
         &self,
         backend: &mut B,
-        axis: Axis,
+        context: &LayerContext<B>,
         operands: MlpOperands<'_, B::Tensor>,
         buffers: &mut GatedMlpBuffers<B::Tensor>,
         end: BlockEnd<'_, B::Vector>,
@@ -176,15 +177,19 @@ impl<B: Backend> GatedMlp<B> {
             residual,
             delta,
             normed,
+            places,
             boundary,
         } = operands;
         let GatedMlpBuffers { gate_up, activated } = buffers;
-        let (gated, down) = (self.gate_up.operand(), self.down.row_parallel(axis));
-        let activation = self.activation;
+        let (down, on) = (&self.down, (context, context.axis));
         match boundary {
             Boundary::SameRows => {
-                backend.gated_matmul(normed, gated, activation, gate_up, activated);
-                backend.matmul_end_block(activated, down, residual, delta, end, normed)
+                let rows = &*normed;
+                let input = Input { rows, places };
+                self.open(backend, context, input, gate_up, activated)?;
+                let rows = &*activated;
+                let input = Input { rows, places };
+                down.end_block(backend, on, input, residual, delta, end, normed)
             }
             Boundary::AllRows {
                 crossing,
@@ -196,11 +201,37 @@ impl<B: Backend> GatedMlp<B> {
                     rows,
                     ..
                 } = crossing;
-                backend.all_gather_rows(axis, normed, *first, counts, gathered)?;
-                backend.gated_matmul(gathered, gated, activation, gate_up, activated);
+                backend.all_gather_rows(context.axis, normed, *first, counts, gathered)?;
                 let scatter = Scatter { rows, product };
-                backend.matmul_scatter_end_block(activated, down, scatter, residual, end, normed)
+                let rows = &*gathered;
+                let input = Input { rows, places };
+                self.open(backend, context, input, gate_up, activated)?;
+                let rows = &*activated;
+                let input = Input { rows, places };
+                down.scatter_end_block(backend, on, input, scatter, residual, end, normed)
             }
         }
+    }
+
+    /// Writes the product of activated gate and up of `input` to `activated`.
+    ///
+    /// # Errors
+    /// The errors of [`Linear::adapt`].
+    fn open(
+        &self,
+        backend: &mut B,
+        context: &LayerContext<B>,
+        input: Input<'_, B::Tensor>,
+        gate_up: &mut B::Tensor,
+        activated: &mut B::Tensor,
+    ) -> Result<(), BackendError> {
+        if input.places.is_none() {
+            let gated = self.gate_up.operand();
+            backend.gated_matmul(input.rows, gated, self.activation, gate_up, activated);
+            return Ok(());
+        }
+        self.gate_up.run_adapted(backend, context, input, gate_up)?;
+        backend.gate(gate_up, self.activation, activated);
+        Ok(())
     }
 }

@@ -168,6 +168,7 @@ impl<B: Backend> ParallelMlp<B> {
             residual,
             delta,
             normed,
+            places: _,
             boundary,
         } = operands;
         let Some(own) = own else {

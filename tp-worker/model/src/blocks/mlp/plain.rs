@@ -1,12 +1,13 @@
 //! The MLP of two projections: `down(f(up(x)))` with an activation `f`.
 
-use lockstep_backend::{Axis, Backend, BackendError, BlockEnd, Holds, Scatter};
+use lockstep_backend::{Backend, BackendError, BlockEnd, Holds, Scatter};
 use lockstep_types::{Activation, PlainMlpSpec};
 
 use crate::{
     Shard,
     blocks::{
-        AllRows, Boundary, LayerPlace, Linear, MlpOperands,
+        AllRows, Boundary, LayerContext, LayerPlace, Linear, MlpOperands,
+        adapted::Input,
         allocate::Allocate,
         distinct::place_of,
         linear::Fused,
@@ -120,7 +121,7 @@ impl<B: Backend> PlainMlp<B> {
     pub fn run(
         &self,
         backend: &mut B,
-        axis: Axis,
+        context: &LayerContext<B>,
         operands: MlpOperands<'_, B::Tensor>,
         buffers: &mut PlainMlpBuffers<B::Tensor>,
         end: BlockEnd<'_, B::Vector>,
@@ -129,16 +130,21 @@ impl<B: Backend> PlainMlp<B> {
             residual,
             delta,
             normed,
+            places,
             boundary,
         } = operands;
         let PlainMlpBuffers { up, activated } = buffers;
-        let down = self.down.row_parallel(axis);
+        let (down, on) = (&self.down, (context, context.axis));
         let activation = self.activation;
         match boundary {
             Boundary::SameRows => {
-                self.up.run(backend, normed, up);
+                let rows = &*normed;
+                self.up
+                    .run_adapted(backend, context, Input { rows, places }, up)?;
                 backend.activate(up, activation, activated);
-                backend.matmul_end_block(activated, down, residual, delta, end, normed)
+                let rows = &*activated;
+                let input = Input { rows, places };
+                down.end_block(backend, on, input, residual, delta, end, normed)
             }
             Boundary::AllRows {
                 crossing,
@@ -150,11 +156,15 @@ impl<B: Backend> PlainMlp<B> {
                     rows,
                     ..
                 } = crossing;
-                backend.all_gather_rows(axis, normed, *first, counts, gathered)?;
-                self.up.run(backend, gathered, up);
-                backend.activate(up, activation, activated);
+                backend.all_gather_rows(context.axis, normed, *first, counts, gathered)?;
                 let scatter = Scatter { rows, product };
-                backend.matmul_scatter_end_block(activated, down, scatter, residual, end, normed)
+                let rows = &*gathered;
+                self.up
+                    .run_adapted(backend, context, Input { rows, places }, up)?;
+                backend.activate(up, activation, activated);
+                let rows = &*activated;
+                let input = Input { rows, places };
+                down.scatter_end_block(backend, on, input, scatter, residual, end, normed)
             }
         }
     }

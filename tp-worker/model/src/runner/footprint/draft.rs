@@ -3,7 +3,7 @@
 
 use lockstep_backend::{DeviceMemory, Holds, PassShape};
 use lockstep_types::{
-    DflashSpec, DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification,
+    AdapterLimits, DflashSpec, DraftKind, DraftKv, DraftModel, EngineShape, MemoryUse, Verification,
 };
 
 use super::{Part, Weighed, count, kv_per_token, pass, rope_bytes};
@@ -47,7 +47,10 @@ pub(super) fn part(device: &dyn DeviceMemory, engine: &EngineShape<'_>) -> Optio
     let limits = ForwardLimits::of_drafts(&engine.step, engine.page_size, engine.model.vocab_size);
     let shard = Shard::of(&draft.model, Topology::alone());
     let mut part = match &draft.kind {
-        DraftKind::Model => Part::of_model(device, engine, &draft.model, &shard, limits),
+        DraftKind::Model => {
+            let room = (limits, AdapterLimits::default());
+            Part::of_model(device, engine, &draft.model, &shard, room)
+        }
         DraftKind::Eagle | DraftKind::Eagle3 { .. } | DraftKind::Nextn { .. } => {
             Part::of_head(device, engine, draft, &shard, limits)
         }

@@ -4,11 +4,12 @@ use lockstep_backend::{
     DeviceMemory, Holds, InputLimits, KvShape, MatrixRole, MatrixShape, PassShape, RankLayout,
 };
 use lockstep_types::{
-    Activation, Architecture, AttentionSpec, CheckpointFormat, CollectiveBackend, DeviceConfig,
-    DflashSpec, DraftKind, DraftKv, DraftModel, Dtype, Eagle3Norms, EngineShape, ExpertGate,
-    ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec, KvCacheDtype, LayerSpec,
-    LoadFormat, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms, PerLayerEmbeddings, QkNorm,
-    Quantization, RankMemory, Routing, SpeculationConfig, StepLimits, TensorNames, Verification,
+    Activation, AdapterLimits, Architecture, AttentionSpec, CheckpointFormat, CollectiveBackend,
+    DeviceConfig, DflashSpec, DraftKind, DraftKv, DraftModel, Dtype, Eagle3Norms, EngineShape,
+    ExpertGate, ExpertTensors, ExpertsNames, ExpertsSpec, GatedMlpNames, GatedMlpSpec,
+    KvCacheDtype, LayerSpec, LoadFormat, Mixer, Mlp, ModelConfig, Multipliers, NormKind, Norms,
+    PerLayerEmbeddings, QkNorm, Quantization, RankMemory, Routing, SpeculationConfig, StepLimits,
+    TensorNames, Verification,
 };
 
 use super::rank_memory;
@@ -171,6 +172,7 @@ fn shape_of<'a>(
         ep_size: 1,
         collectives: CollectiveBackend::Auto,
         threads_per_rank: 1,
+        adapters: AdapterLimits::default(),
         speculation,
         page_size: 4,
         step: StepLimits {

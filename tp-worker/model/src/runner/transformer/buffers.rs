@@ -1,11 +1,12 @@
 //! Activations of a pass, allocated once.
 
 use lockstep_backend::{BackendError, Holds};
-use lockstep_types::ModelConfig;
+use lockstep_types::{AdapterLimits, ModelConfig};
 
 use super::tail;
 use crate::{
     ForwardLimits, Shard,
+    blocks::adapted::RowAdapters,
     blocks::allocate::Allocate,
     blocks::{LayerBuffers, Mixer},
 };
@@ -33,7 +34,7 @@ pub(crate) struct Buffers<T> {
 }
 
 impl<T> Buffers<T> {
-    /// Allocates buffers for `limits`.
+    /// Allocates buffers for `limits`, and for `adapters`.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
@@ -42,6 +43,7 @@ impl<T> Buffers<T> {
         model: &ModelConfig,
         shard: &Shard,
         limits: ForwardLimits,
+        adapters: AdapterLimits,
     ) -> Result<Self, BackendError> {
         let topology = shard.topology;
         let (tokens, dp_size) = (limits.max_tokens, topology.dp_size());
@@ -61,9 +63,9 @@ impl<T> Buffers<T> {
                 true => Some([rows()?, rows()?]),
                 false => None,
             },
-            layer: LayerBuffers::new(device, model, shard, tokens)?,
+            layer: layer(device, model, shard, tokens, adapters)?,
             tail: tail::most_tokens(model, shard, &limits)
-                .map(|most| LayerBuffers::new(device, model, shard, most))
+                .map(|most| layer(device, model, shard, most, adapters))
                 .transpose()?,
             mixed_wanted: device.activations(tokens, columns, Holds::Operand)?,
             wanted: match dp_size {
@@ -75,4 +77,20 @@ impl<T> Buffers<T> {
             host_logits: device.host(host, "a block of logits")?,
         })
     }
+}
+
+/// Allocates buffers of layers, with room for the places of adapters if there may be some.
+fn layer<T>(
+    device: &mut impl Allocate<Tensor = T>,
+    model: &ModelConfig,
+    shard: &Shard,
+    tokens: usize,
+    adapters: AdapterLimits,
+) -> Result<LayerBuffers<T>, BackendError> {
+    let mut buffers = LayerBuffers::new(device, model, shard, tokens)?;
+    if adapters.places > 0 {
+        let places = RowAdapters::new(device, tokens, shard.topology.dp_size())?;
+        buffers.adapters = Some(places);
+    }
+    Ok(buffers)
 }

@@ -8,13 +8,13 @@ use crate::Schedule;
 impl<B: Backend> Transformer<B> {
     /// Returns the collectives of a pass, equal on all ranks.
     pub fn schedule(&self) -> Schedule {
-        Schedule::new(
-            &self.model,
-            self.shard.topology,
-            self.context.axis,
-            self.exit(),
-            self.limits.logit_block_rows,
-        )
+        let (topology, axis, exit) = (self.shard.topology, self.context.axis, self.exit());
+        let rows = self.limits.logit_block_rows;
+        let schedule = Schedule::new(&self.model, topology, axis, exit, rows);
+        match self.buffers.layer.adapters {
+            None => schedule,
+            Some(_) => schedule.with_adapters(topology, axis, exit),
+        }
     }
 
     /// Returns an empty set of passes, and plans the exchanges of the passes that the device

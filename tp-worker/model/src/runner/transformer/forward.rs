@@ -9,7 +9,11 @@ use super::logits::{LogitBlock, LogitSink, Whole};
 use super::size::{Rows, Size};
 use super::staged::{DraftStaged, Staged};
 use super::tail::Tail;
-use crate::blocks::{Norm, per_layer, read_stream};
+use crate::blocks::{
+    Norm,
+    adapted::{Input, RowAdapters},
+    per_layer, read_stream,
+};
 use crate::runner::limits::fits;
 use crate::split::crossing::Crossing;
 use crate::{Exit, ModelCache, ModelError};
@@ -58,6 +62,7 @@ impl<B: Backend> Transformer<B> {
         sink: &mut dyn LogitSink,
     ) -> Result<(), ModelError> {
         self.limits.check(batch)?;
+        self.expect_adapters(batch)?;
         let (size, repeated) = self.size(batch, world)?;
         // All ranks know alike that no rank has anything to compute.
         if size.tokens.all == 0 {
@@ -282,6 +287,11 @@ impl<B: Backend> Transformer<B> {
             }
             backend.place_columns(&b.residual, &mut buffers.first, 0);
         }
+        let tokens = self.world.as_ref().map(|world| &world.tokens);
+        if let Some(own) = &mut b.adapters {
+            let (axis, count) = (self.context.axis, size.tokens.own);
+            own.begin(backend, axis, &self.inputs, count, tokens)?;
+        }
         let norm = self.weights.norm_before(0);
         read_stream(backend, norm, &mut b.residual, &mut b.normed);
         let tail = self.tail.as_ref().and_then(Tail::begins);
@@ -314,8 +324,11 @@ impl<B: Backend> Transformer<B> {
         if let Some(capture) = &mut self.capture {
             capture.layer_input(backend, number, &b.layer.residual);
         }
-        let (normed, mixers) = (&b.layer.normed, &mut b.layer.mixers);
-        layer.mix(backend, context, normed, mixers, cache, inputs)?;
+        let input = Input {
+            rows: &b.layer.normed,
+            places: b.layer.adapters.as_ref().and_then(RowAdapters::own),
+        };
+        layer.mix(backend, context, input, &mut b.layer.mixers, cache, inputs)?;
         let next = weights.norm_before(number + 1).map(Norm::operand);
         let (rows, crossing): (_, Option<&Crossing>) = match (&self.world, narrow) {
             (Some(world), true) => (size.wanted, Some(&world.wanted)),
@@ -328,6 +341,9 @@ impl<B: Backend> Transformer<B> {
         }
         if let Some((own, buffers)) = layer.per_layer.as_ref().zip(b.layer.per_layer.as_mut()) {
             own.prepare(backend, buffers);
+        }
+        if let (true, Some(own)) = (narrow, &mut b.layer.adapters) {
+            own.narrow(backend, context.axis, inputs, rows.own, crossing)?;
         }
         if rows.own < size.tokens.own {
             let mixed = &mut b.mixed_wanted;

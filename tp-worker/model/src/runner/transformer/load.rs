@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use lockstep_backend::{Axis, Backend, NoteShape};
-use lockstep_types::{LoadFormat, ModelConfig};
+use lockstep_types::{AdapterLimits, LoadFormat, ModelConfig};
 
-use super::{Buffers, Tail, Transformer, WeightOrigin, notes, restore};
+use super::{Adapters, Buffers, Tail, Transformer, WeightOrigin, adapters, notes, restore};
 use crate::{
     FileAccess, ForwardLimits, LoadProgress, ModelError, Shard, Topology,
     blocks::LayerContext,
@@ -14,7 +14,7 @@ use crate::{
         packed::{self, Cache},
         source,
     },
-    models::decoder::Decoder,
+    models::{adapters::Adaptable, decoder::Decoder},
     split::crossing::Crossings,
 };
 
@@ -39,6 +39,8 @@ pub struct LoadOptions<'a> {
     /// Shape of the notes that ranks exchange as each pass begins, if their devices can
     /// exchange notes: see [`Transformer::notes`].
     pub notes: Option<NoteShape>,
+    /// Limits of adapters, for which room is made.
+    pub adapters: AdapterLimits,
 }
 
 impl LoadOptions<'_> {
@@ -51,6 +53,7 @@ impl LoadOptions<'_> {
             cache: None,
             files: FileAccess::Mapped,
             notes: None,
+            adapters: AdapterLimits::default(),
         }
     }
 }
@@ -72,7 +75,7 @@ impl<B: Backend> Transformer<B> {
         let shard = Shard::new(model, topology)?;
         let source = source::open(model, options.files)?;
         let source = source.as_ref();
-        let listed = Decoder::listed(model, &shard);
+        let mut listed = Decoder::listed(model, &shard);
         let found = locate(source, &listed, model)?;
         let mut origin = WeightOrigin::default();
         let cache = cache.filter(|_| model.load_format == LoadFormat::Auto);
@@ -102,6 +105,7 @@ impl<B: Backend> Transformer<B> {
             &mut origin,
             progress,
         )?;
+        let room = adapters::allocate(backend, &Adaptable::of(&mut listed), options.adapters)?;
         let limits = limits.sensible().of_device(backend.sampler().is_some());
         let mut loaded = Self {
             weights: loaded,
@@ -113,7 +117,7 @@ impl<B: Backend> Transformer<B> {
             cut: false,
             tells_drafts: false,
             world: (topology.dp_size() > 1).then(|| Crossings::new(topology)),
-            buffers: Buffers::new(backend, model, &shard, limits)?,
+            buffers: Buffers::new(backend, model, &shard, limits, options.adapters)?,
             inputs: backend.inputs(&limits.inputs())?,
             tail: Tail::new(backend, model, &shard, &limits)?,
             passes: B::Passes::default(),
@@ -121,9 +125,11 @@ impl<B: Backend> Transformer<B> {
             model: model.clone(),
             shard,
             limits,
+            adapters: Adapters::new(options.adapters),
             capture: None,
             origin,
         };
+        loaded.context.adapters = room;
         loaded.passes = loaded.fresh_passes(backend);
         Ok(loaded)
     }

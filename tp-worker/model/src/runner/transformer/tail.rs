@@ -11,7 +11,10 @@ use lockstep_backend::{
 use lockstep_types::{LayerSpec, ModelConfig};
 
 use super::Transformer;
-use crate::blocks::Norm;
+use crate::blocks::{
+    Norm,
+    adapted::{Input, RowAdapters},
+};
 use crate::{ForwardLimits, ModelCache, Shard};
 
 /// Returns the number of the first layer of the tail; `None` if there is none, or several ranks.
@@ -205,8 +208,18 @@ impl<B: Backend> Transformer<B> {
         }
         own.take_wanted(backend, all, &self.inputs, wanted);
         for (number, layer) in weights.layers.iter().enumerate().skip(first) {
-            let (normed, mixers) = (&own.normed, &mut own.mixers);
-            layer.mix(backend, context, normed, mixers, cache, &tail.inputs)?;
+            let input = Input {
+                rows: &own.normed,
+                places: own.adapters.as_ref().and_then(RowAdapters::own),
+            };
+            layer.mix(
+                backend,
+                context,
+                input,
+                &mut own.mixers,
+                cache,
+                &tail.inputs,
+            )?;
             if let Some((per_layer, buffers)) = layer.per_layer.as_ref().zip(own.per_layer.as_mut())
             {
                 per_layer.prepare(backend, buffers);

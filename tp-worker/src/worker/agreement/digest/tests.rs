@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use lockstep_types::{
+    adapter::Adapter,
     constraint::{Constraint, ConstraintKind, Reasoning, Whitespace},
     generation::GenerationParams,
     sampling::{LogprobParams, SamplingParams},
@@ -49,6 +50,10 @@ fn plan() -> StepPlan {
                         after: Some(Reasoning::new(Some("<t>"), "</t>")),
                         ..Constraint::new(ConstraintKind::Regex, "[ab]*")
                     })),
+                    adapter: Some(Adapter {
+                        place: 1,
+                        content: 7 << 64 | 5,
+                    }),
                 },
             }],
             extends: vec![SlotExtend {
@@ -131,6 +136,10 @@ fn every_field_of_a_plan_changes_the_digest() {
         ("limit", |plan| reasoning(plan).limit = Some(0)),
         ("again", |plan| reasoning(plan).again = true),
         ("breaks", |plan| reasoning(plan).breaks = vec!["<c>".into()]),
+        ("adapter", |plan| generation(plan).adapter = None),
+        ("place", |plan| adapter(plan).place = 0),
+        ("content", |plan| adapter(plan).content ^= 1),
+        ("content", |plan| adapter(plan).content ^= 1 << 64),
         ("extends", |plan| part(plan).extends.clear()),
         ("slot", |plan| part(plan).extends[0].slot = 0),
         ("prefill_len", |plan| part(plan).extends[0].prefill_len = 0),
@@ -179,6 +188,10 @@ fn generation(plan: &mut StepPlan) -> &mut GenerationParams {
 
 fn constraint(plan: &mut StepPlan) -> &mut Constraint {
     Arc::make_mut(generation(plan).constraint.as_mut().expect("it has one"))
+}
+
+fn adapter(plan: &mut StepPlan) -> &mut Adapter {
+    generation(plan).adapter.as_mut().expect("it has one")
 }
 
 fn reasoning(plan: &mut StepPlan) -> &mut Reasoning {

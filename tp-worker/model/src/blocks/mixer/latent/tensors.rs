@@ -56,6 +56,7 @@ impl<'a> Parts<'a> {
         Linear {
             weight: projection(tensors, inputs),
             bias: None,
+            adapted: None,
         }
     }
 
@@ -83,6 +84,7 @@ impl<'a> Parts<'a> {
                 ones: 0,
                 over: 1.0,
             }),
+            adapted: None,
         }
     }
 

@@ -38,7 +38,11 @@ fn gate_up() -> Linear<Listed> {
         columns: 0..6,
         role: MatrixRole::Projection,
     };
-    Linear { weight, bias: None }
+    Linear {
+        weight,
+        bias: None,
+        adapted: None,
+    }
 }
 
 fn backend() -> CpuBackend {

@@ -1,4 +1,4 @@
-//! Check of the folders that a request may name: those inside `--weight-update-dir`.
+//! Check of the folders that a request may name: those inside a folder of the operator's.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -10,25 +10,62 @@ use crate::{
     error::{ApiError, ApiResult},
 };
 
-/// The server's `--weight-update-dir`.
+/// A folder that the operator named, inside which requests may name folders.
 #[derive(Debug)]
-pub(super) struct UpdateDir(PathBuf);
+pub(super) struct AllowedFolder {
+    dir: PathBuf,
+    /// Option that names it.
+    option: &'static str,
+}
 
-impl UpdateDir {
-    /// Returns the folder that this server was started with.
+impl AllowedFolder {
+    /// Returns the folder of new weights.
     ///
     /// # Errors
     /// 403 on a server without `--weight-update-dir`.
-    pub(super) fn of(app: &App) -> ApiResult<Self> {
-        app.weight_update_dir.clone().map(Self).ok_or_else(|| {
-            ApiError::new(
+    pub(super) fn of_weights(app: &App) -> ApiResult<Self> {
+        let refusal = (
+            "weight_updates_off",
+            "This server keeps its weights. Start it with --weight-update-dir DIR to allow those \
+             in folders inside DIR.",
+        );
+        Self::of(
+            app.weight_update_dir.as_ref(),
+            "--weight-update-dir",
+            refusal,
+        )
+    }
+
+    /// Returns the folder of adapters.
+    ///
+    /// # Errors
+    /// 403 on a server without `--lora-dir`.
+    pub(super) fn of_adapters(app: &App) -> ApiResult<Self> {
+        let refusal = (
+            "adapters_off",
+            "This server loads no adapters from requests. Start it with --enable-lora and \
+             --lora-dir DIR to allow those in folders inside DIR.",
+        );
+        Self::of(app.lora_dir.as_ref(), "--lora-dir", refusal)
+    }
+
+    fn of(
+        dir: Option<&PathBuf>,
+        option: &'static str,
+        (code, message): (&'static str, &str),
+    ) -> ApiResult<Self> {
+        match dir {
+            Some(dir) => Ok(Self {
+                dir: dir.clone(),
+                option,
+            }),
+            None => Err(ApiError::new(
                 StatusCode::FORBIDDEN,
                 "permission_error",
-                Some("weight_updates_off"),
-                "This server keeps its weights. Start it with --weight-update-dir DIR to allow \
-                 those in folders inside DIR.",
-            )
-        })
+                Some(code),
+                message,
+            )),
+        }
     }
 
     /// Returns the real path of the folder `path`. `field` is the request's field for
@@ -38,7 +75,7 @@ impl UpdateDir {
     /// 400 for every other path. All have the same message, so that requests cannot
     /// find out what else is on the disk. 503 if the disk does not answer.
     pub(super) async fn find(&self, field: &str, path: String) -> ApiResult<String> {
-        let dir = self.0.clone();
+        let dir = self.dir.clone();
         let look = move || within(LONGEST_LOOK, move || inside(&dir, Path::new(&path)));
         let found = tokio::task::spawn_blocking(look).await;
         let found = found.map_err(|_| ApiError::internal("Looking for the folder failed."))?;
@@ -49,8 +86,9 @@ impl UpdateDir {
             ApiError::invalid(
                 field,
                 format!(
-                    "Invalid '{field}': there is no such folder inside the server's \
-                     --weight-update-dir; give its path from there, without '..'."
+                    "Invalid '{field}': there is no such folder inside the server's {}; give its \
+                     path from there, without '..'.",
+                    self.option
                 ),
             )
         })
