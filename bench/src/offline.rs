@@ -7,13 +7,13 @@ mod cell;
 mod phases;
 mod work;
 
-use std::time::Instant;
+use std::{path::PathBuf, time::Instant};
 
 use anyhow::Context as _;
 use lockstep_config::args::{MemoryArgs, ModelArgs, ParallelArgs, ScheduleArgs};
 use lockstep_config::{Hardware, ServeArgs};
 use lockstep_local_engine::{LocalEngine, LocalOptions};
-use lockstep_types::{Algorithms, EngineConfig, NodeConfig};
+use lockstep_types::{Algorithms, EngineConfig, NamedAdapter, NodeConfig};
 
 use crate::roofline::{self, Ceiling, Drift, Traffic, working_set};
 use crate::{
@@ -45,6 +45,12 @@ pub struct Args {
     /// Repetitions; the median is reported, with the extremes.
     #[arg(long, default_value_t = 3)]
     repeat: usize,
+    /// Folders of adapters (LoRA), which requests have in turn [default: none has one].
+    #[arg(long, value_name = "FOLDER", num_args = 1.., value_delimiter = ',')]
+    lora_paths: Vec<PathBuf>,
+    /// Largest rank of these adapters [default: 16].
+    #[arg(long, value_name = "RANK", requires = "lora_paths")]
+    max_lora_rank: Option<usize>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -223,8 +229,28 @@ fn about(
     if parallel.ep_size > 1 {
         notes.push(("groups of experts", parallel.ep_size.into()));
     }
+    if config.adapters.places > 0 {
+        notes.push(("adapters", config.adapters.places.into()));
+        notes.push(("largest rank of adapters", config.adapters.rank.into()));
+    }
     notes.extend(warnings.map(|warning| ("weight cache", warning.clone().into())));
     notes
+}
+
+/// Asks for room for the adapters.
+fn name_adapters(args: &Args, engine: &mut ServeArgs) -> anyhow::Result<()> {
+    let named = |(number, path): (usize, &PathBuf)| NamedAdapter {
+        name: number.to_string(),
+        path: path.clone(),
+    };
+    let folders = &args.lora_paths;
+    engine.lora.lora_paths = folders.iter().enumerate().map(named).collect();
+    engine.lora.max_lora_rank = args.max_lora_rank;
+    if !folders.is_empty() {
+        let places = u16::try_from(folders.len()).context("--lora-paths names too many")?;
+        engine.lora.max_loras_per_batch = Some(places);
+    }
+    Ok(())
 }
 
 fn resolve(args: &Args) -> anyhow::Result<(EngineConfig, NodeConfig)> {
@@ -237,6 +263,7 @@ fn resolve(args: &Args) -> anyhow::Result<(EngineConfig, NodeConfig)> {
         args.memory.clone(),
         args.schedule.clone(),
     );
+    name_adapters(args, &mut engine)?;
     let room = longest_context(&args.model).min(longest + 16);
     engine.model.context_length.get_or_insert(room);
     // DP ranks share out this number, rounded down.

@@ -131,10 +131,7 @@ impl<B: Backend + 'static> Worker<B> {
         let pass = ForwardLimits::of_steps(&limits.step, limits.page_size, &config.model);
         let options = LoadOptions {
             cache: weight_cache,
-            notes: Some(agreement::NOTE),
-            ep_size: config.parallel.ep_size,
-            adapters: config.adapters,
-            ..LoadOptions::new(Axis::World, pass)
+            ..load_options(config, pass)
         };
         let (device, model, files) = (&mut backend, &config.model, options.files);
         let mut transformer = Transformer::load(device, model, options, progress)?;
@@ -338,6 +335,16 @@ impl<B: Backend + 'static> Worker<B> {
     /// Returns the prepared passes.
     pub fn passes(&self) -> &PassRegistry {
         &self.passes
+    }
+}
+
+/// Returns options for loading the model of `config` from its checkpoint, for passes within `limits`.
+fn load_options<'a>(config: &EngineConfig, limits: ForwardLimits) -> LoadOptions<'a> {
+    LoadOptions {
+        notes: Some(agreement::NOTE),
+        ep_size: config.parallel.ep_size,
+        adapters: config.adapters,
+        ..LoadOptions::new(Axis::World, limits)
     }
 }
 

@@ -4,11 +4,14 @@
 //! short prompt, timed over the steps in which all B decode. The prompts stay cached, so
 //! that only the warm-up computes them.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context as _;
 use lockstep_local_engine::LocalEngine;
-use lockstep_types::{request::Request, sampling::SamplingParams};
+use lockstep_types::{adapter::Adapter, request::Request, sampling::SamplingParams};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
 use super::Args;
@@ -18,6 +21,7 @@ use crate::report::progress;
 
 /// Measures all cells that the arguments ask for.
 pub fn measure(engine: &mut LocalEngine, args: &Args, work: &Model) -> anyhow::Result<Vec<Cell>> {
+    let adapters = load_adapters(engine, &args.lora_paths)?;
     let mut cells = Vec::new();
     for &length in &args.prefill {
         progress(&format!("prefill of {length} tokens"));
@@ -27,7 +31,7 @@ pub fn measure(engine: &mut LocalEngine, args: &Args, work: &Model) -> anyhow::R
             prompt: length,
             tokens: length,
             steps: 1,
-            runs: repeat(args.repeat, || prefill(engine, length))?,
+            runs: repeat(args.repeat, || prefill(engine, length, &adapters))?,
             work: work.prefill(length),
         });
     }
@@ -40,11 +44,18 @@ pub fn measure(engine: &mut LocalEngine, args: &Args, work: &Model) -> anyhow::R
             prompt: args.context,
             tokens: batch * steps,
             steps,
-            runs: repeat(args.repeat, || decode(engine, batch, args))?,
+            runs: repeat(args.repeat, || decode(engine, batch, args, &adapters))?,
             work: work.decode(batch, args.context, steps),
         });
     }
     Ok(cells)
+}
+
+/// Loads adapters to the first places.
+fn load_adapters(engine: &mut LocalEngine, folders: &[PathBuf]) -> anyhow::Result<Vec<Adapter>> {
+    let folders = (0..).zip(folders);
+    let loaded = folders.map(|(place, folder)| Ok(engine.load_adapter(place, folder)?));
+    loaded.collect()
 }
 
 /// Seconds of each run, ascending.
@@ -62,10 +73,15 @@ fn repeat(
 }
 
 /// Time from submitting a prompt to its first token, with nothing cached.
-fn prefill(engine: &mut LocalEngine, length: usize) -> anyhow::Result<Duration> {
+fn prefill(
+    engine: &mut LocalEngine,
+    length: usize,
+    adapters: &[Adapter],
+) -> anyhow::Result<Duration> {
     engine.flush_cache()?;
     let start = Instant::now();
-    engine.submit(request(engine.vocab_size(), length, 1, 1))?;
+    let asked = request(engine.vocab_size(), length, 1, 1);
+    engine.submit(adapted(asked, adapters.first()))?;
     while engine.step()? {}
     let took = start.elapsed();
     engine.take_outputs().for_each(drop);
@@ -74,15 +90,17 @@ fn prefill(engine: &mut LocalEngine, length: usize) -> anyhow::Result<Duration> 
 
 /// Time of the steps in which every request decodes, scaled to all steps: from the last
 /// request's first token to the first request's end.
-fn decode(engine: &mut LocalEngine, batch: usize, args: &Args) -> anyhow::Result<Duration> {
+fn decode(
+    engine: &mut LocalEngine,
+    batch: usize,
+    args: &Args,
+    adapters: &[Adapter],
+) -> anyhow::Result<Duration> {
     for index in 0..batch {
         let seed = index as u64 + 2;
-        engine.submit(request(
-            engine.vocab_size(),
-            args.context,
-            args.output_len,
-            seed,
-        ))?;
+        let asked = request(engine.vocab_size(), args.context, args.output_len, seed);
+        let adapter = adapters.iter().cycle().nth(index);
+        engine.submit(adapted(asked, adapter))?;
     }
     let mut begun = std::collections::BTreeSet::new();
     let (mut started, mut took, mut tokens) = (None::<Instant>, None, 0);
@@ -105,6 +123,12 @@ fn decode(engine: &mut LocalEngine, batch: usize, args: &Args) -> anyhow::Result
     }
     let took = took.context("prefill left no step to measure; raise --output-len")?;
     Ok(took.mul_f64((batch * (args.output_len - 1)) as f64 / tokens as f64))
+}
+
+/// Gives a request an adapter.
+fn adapted(mut request: Request, adapter: Option<&Adapter>) -> Request {
+    request.generation.adapter = adapter.copied();
+    request
 }
 
 fn request(vocab: usize, length: usize, output_len: usize, seed: u64) -> Request {

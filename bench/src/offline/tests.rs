@@ -15,10 +15,12 @@ struct Line {
 #[test]
 fn one_phase_alone_makes_its_rows_alone() -> anyhow::Result<()> {
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/lockstep-demo-7m");
+    let adapters = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/adapters");
     let folder = tempfile::tempdir()?;
+    let with_adapters = format!("--batch 1,2 --lora-paths {adapters}/demo_one,{adapters}/demo_two");
     for (only, sizes, rows) in [
         ("prefill", "--prefill 17,33", [17, 33]),
-        ("decode", "--batch 1,2", [20, 20]),
+        ("decode", with_adapters.as_str(), [20, 20]),
     ] {
         let line = format!(
             "offline --model-path {model} --tp-size 1 --threads-per-rank 1 --only {only} \
@@ -31,6 +33,8 @@ fn one_phase_alone_makes_its_rows_alone() -> anyhow::Result<()> {
         let read: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
         let found = read["rows"].as_array().context("rows")?;
         assert!(found.iter().all(|row| row["phase"] == only), "{found:?}");
+        let adapters = read["notes"]["adapters"].as_u64();
+        assert_eq!(adapters, (only == "decode").then_some(2));
         let prompts: Vec<_> = found.iter().map(|row| row["prompt"].clone()).collect();
         assert_eq!(prompts, rows.map(|prompt| json!(prompt)));
         let reached = |row: &Value| row["of limit"].as_f64().is_some_and(|part| part > 0.0);

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use crate::MatrixShape;
-
 /// Stands for the place of a row's adapter where the row has none.
 pub const NO_ADAPTER: f32 = -1.0;
 
@@ -40,17 +38,4 @@ impl<M> AdaptedLinear<M> {
         let adapts = |part: &AdaptedPart<M>| part.scales.get(place).is_some_and(Option::is_some);
         self.parts.iter().any(adapts)
     }
-}
-
-/// Adapters beside a projection, by their sizes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AdaptedShape {
-    /// Number of places.
-    pub places: usize,
-    /// Largest rank.
-    pub rank: usize,
-    /// Matrix of a place before the rank.
-    pub down: MatrixShape,
-    /// Matrix of a place behind the rank, of the part with the most outputs.
-    pub up: MatrixShape,
 }

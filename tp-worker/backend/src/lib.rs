@@ -34,7 +34,7 @@ mod tree_size;
 mod weights;
 mod world;
 
-pub use adapters::{AdaptedLinear, AdaptedPart, AdaptedShape, NO_ADAPTER};
+pub use adapters::{AdaptedLinear, AdaptedPart, NO_ADAPTER};
 pub use axis::{Axis, Groups};
 pub use backend::{Adapt, Backend, Exchange, Memory, Ops, Passes};
 pub use batch::{Batch, ChainBatch, DraftShape, Row};
@@ -55,7 +55,9 @@ pub use layer::{
 pub use lockstep_collective::Owners;
 pub use lockstep_types::{MatrixRole, WeightFormat};
 pub use masks::Masks;
-pub use memory::{DeviceMemory, ExpertsShape, LatentHeads, MatrixShape, PassShape, RankLayout};
+pub use memory::{
+    AdaptedShape, DeviceMemory, ExpertsShape, LatentHeads, MatrixShape, PassShape, RankLayout,
+};
 pub use notes::{ExchangeNotes, NoteShape, Notes};
 pub use pass::PassKey;
 pub use recurrent::{

@@ -1,8 +1,8 @@
 //! Bytes of memory that a device takes, known before the device is opened.
 
 use crate::{
-    AdaptedShape, AttentionShape, Holds, InputLimits, KvShape, LatentShape, MatrixRole, Recurrence,
-    StatesShape, WeightFormat,
+    AttentionShape, Holds, InputLimits, KvShape, LatentShape, MatrixRole, Recurrence, StatesShape,
+    WeightFormat,
 };
 
 /// A weight matrix, by its size.
@@ -31,6 +31,19 @@ pub struct ExpertsShape {
     pub gate_up: MatrixShape,
     /// Projection behind the activation of one expert.
     pub down: MatrixShape,
+}
+
+/// Adapters beside a projection, by their sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdaptedShape {
+    /// Number of places.
+    pub places: usize,
+    /// Largest rank.
+    pub rank: usize,
+    /// Matrix of a place before the rank.
+    pub down: MatrixShape,
+    /// Matrix of a place behind the rank, of the part with the most outputs.
+    pub up: MatrixShape,
 }
 
 /// Matrices of the heads of a latent attention, by their sizes.

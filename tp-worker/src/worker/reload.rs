@@ -5,7 +5,7 @@ mod served;
 
 use std::{io, path::Path, time::Duration};
 
-use lockstep_backend::{Axis, Backend};
+use lockstep_backend::Backend;
 use lockstep_files::{LONGEST_STALL, TimeLimits, on_reader_thread, patiently};
 use lockstep_model::{FileAccess, ForwardLimits, LoadOptions, Transformer};
 use lockstep_types::EngineConfig;
@@ -17,6 +17,7 @@ pub use served::Served;
 use super::{
     Worker, WorkerError, WorkerLimits, agreement,
     draft_stage::{DraftStage, TargetTables},
+    load_options,
 };
 
 impl<B: Backend + 'static> Worker<B> {
@@ -111,10 +112,7 @@ impl<B: Backend + 'static> Worker<B> {
         let files = FileAccess::Read;
         let options = LoadOptions {
             files,
-            notes: Some(agreement::NOTE),
-            ep_size: config.parallel.ep_size,
-            adapters: config.adapters,
-            ..LoadOptions::new(Axis::World, limits)
+            ..load_options(&config, limits)
         };
         let mut transformer = Transformer::load(backend, &config.model, options, progress)?;
         let target = &mut transformer;

@@ -244,8 +244,8 @@ fn alone(factory: &WorldFactory<CpuBackend>, run: &Run) -> Logits {
         .collect()
 }
 
-/// What an adapter adds is computed beside a rounded base, from inputs that are not rounded to 8
-/// bits, and is not rounded itself.
+/// Adapters are computed beside a rounded base, from inputs that are not rounded to 8 bits, and are
+/// not rounded themselves.
 #[test]
 fn rounded_bases_keep_their_adapters() {
     for name in ["llama", "llama_patterns"] {
