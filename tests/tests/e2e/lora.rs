@@ -70,7 +70,7 @@ async fn texts_of_adapters_are_those_that_each_has_alone() {
     let body = |at: usize| {
         let prompt = format!("{PROMPT} {}", at / models.len());
         // Some without drafts, which show in no text.
-        let speculative = json!({"speculative": {"enabled": at % 3 > 0}});
+        let speculative = json!({"speculative": {"enabled": !at.is_multiple_of(3)}});
         ask(models[at % models.len()], &prompt, &speculative)
     };
     let bodies: Vec<Value> = (0..32).map(body).collect();
