@@ -181,6 +181,7 @@ fn unread(folder: &Path, error: &WeightsError) -> AdapterError {
     let (name, message) = match error {
         WeightsError::Read { name, source } => (name, source.to_string()),
         WeightsError::Damaged { name, reason } => (name, format!("it is damaged: {reason}")),
+        WeightsError::Unserved { name, reason } => (name, reason.clone()),
     };
     AdapterError::Read {
         path: folder.join(name),

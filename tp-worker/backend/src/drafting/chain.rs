@@ -166,6 +166,7 @@ mod tests {
         logit_tokens: &[1, 2],
         masks: &[],
         states: &[],
+        adapters: &[],
         replays: &[],
         keeps: &[],
         choices: ChoiceBatch {

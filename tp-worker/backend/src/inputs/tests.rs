@@ -48,6 +48,7 @@ fn batch() -> Batch<'static> {
         logit_tokens: &[0, 3],
         masks: &[0, 0, 1, 3, 5],
         states: &[],
+        adapters: &[],
         replays: &[],
         keeps: &[],
         choices: ChoiceBatch {
