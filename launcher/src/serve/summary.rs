@@ -359,14 +359,13 @@ pub(crate) fn megabytes(bytes: u64) -> String {
 /// Name of the type of the weights, and where that is another one, of the type of their inputs.
 pub(crate) fn weights(engine: &EngineConfig) -> String {
     let inputs = engine.dtype.name();
-    match (engine.model.quantization, &engine.model.checkpoint) {
-        (Quantization::None, CheckpointFormat::Floats) => inputs.to_owned(),
-        (Quantization::None, CheckpointFormat::Fp8(_)) => format!("FP8 with {inputs} inputs"),
-        (Quantization::None, CheckpointFormat::Mxfp4(_)) => {
-            format!("MXFP4 experts with {inputs} inputs")
-        }
-        (Quantization::None, CheckpointFormat::Integers(integers)) => integers.name(),
-        (quantization, _) => quantization.name().to_owned(),
+    let quantization = engine.model.quantization;
+    match &engine.model.checkpoint {
+        _ if quantization != Quantization::None => quantization.name().to_owned(),
+        CheckpointFormat::Floats => inputs.to_owned(),
+        CheckpointFormat::Fp8(_) => format!("FP8 with {inputs} inputs"),
+        CheckpointFormat::Integers(integers) => integers.name(),
+        CheckpointFormat::Mxfp4(_) => format!("MXFP4 experts with {inputs} inputs"),
     }
 }
 
