@@ -19,9 +19,11 @@ mod cut;
 mod fp8;
 mod grouped;
 mod groups;
+mod layout;
 mod mxfp4;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod panel;
 mod prefetch;
 mod product;
 mod quantized;
@@ -51,7 +53,8 @@ pub(crate) use fp8::{
     Widenings as Fp8Widenings, place as fp8_place, select as fp8, step_words as fp8_step_words,
 };
 pub(crate) use grouped::{Apart, Groups, Inputs, Scratch, grouped_matmul, grouped_words};
-pub(crate) use groups::{Layout, Places, describe as describe_groups, select as groups};
+pub(crate) use groups::{describe as describe_groups, select as groups};
+pub(crate) use layout::{Layout, Places};
 pub(crate) use mxfp4::{
     GROUP as MXFP4_GROUP, STEP_WORDS as MXFP4_WORDS, places as mxfp4_places, select as mxfp4,
     widening as mxfp4_widening,

@@ -19,10 +19,10 @@ mod avx512;
 mod codes;
 mod expand;
 mod kernels;
-mod layout;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod scalar;
+mod tables;
 #[cfg(test)]
 mod tests;
 
@@ -30,8 +30,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 pub(crate) use kernels::{describe, select};
-pub(crate) use layout::{Layout, Places};
 
+use super::layout::Layout;
 use super::prefetch::Asking;
 use super::quantized::{Lanes, Place, Step, near};
 use super::tile::{LANES, PANEL, Tile};

@@ -5,14 +5,11 @@
     reason = "loops of constant length over registers, named by row and half"
 )]
 
-use super::groups::Layout;
+use super::layout::Layout;
+pub(crate) use super::panel::{LANES, PANEL};
 use super::prefetch::{Ahead, STREAMS};
 use crate::prefetch;
 
-/// Columns of a panel: two registers of 16 lanes.
-pub(crate) const PANEL: usize = 32;
-/// Lanes of an accumulator.
-pub(crate) const LANES: usize = 16;
 /// Distance in steps at which weights are brought into the first-level cache while several
 /// panels stream from memory.
 const NEAR_STREAM: usize = 16;

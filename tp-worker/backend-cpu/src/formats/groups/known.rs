@@ -6,7 +6,7 @@ use lockstep_types::Dtype;
 use super::Groups;
 use crate::formats::{Format, float};
 
-/// What codes are.
+/// Kinds of codes, with their bits.
 const CODES: [(u8, Codes); 4] = [
     (4, Codes::Integers),
     (4, Codes::Table(CodeTable::Iq4)),

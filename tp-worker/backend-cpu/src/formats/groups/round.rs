@@ -156,7 +156,7 @@ fn rounded(factors: FactorType, factor: f32) -> f32 {
 /// The code whose value is nearest.
 fn nearest(format: &GroupFormat, step: &GroupStep, value: f32) -> i8 {
     let scale = step.factor * f32::from(step.multiple);
-    if !(scale > 0.0) {
+    if scale.is_nan() || scale <= 0.0 {
         return 0;
     }
     let integer = (value + step.min_factor * f32::from(step.min_multiple)) / scale;

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::groups::Layout;
+use super::super::layout::Layout;
 use super::super::prefetch::Ahead;
 use super::super::tile::TileFn;
 use super::*;

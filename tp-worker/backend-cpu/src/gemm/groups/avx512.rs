@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 };
 
 use super::expand::{Scales, expand};
-use super::kernels::kernels;
+use super::tables::kernels;
 use super::{GroupLanes, Layout};
 use crate::gemm::quantized::Lanes;
 use crate::gemm::quantized::avx512::{Plain, Vnni};

@@ -3,7 +3,7 @@
 use lockstep_backend::FactorType;
 
 use super::GroupLanes;
-use super::layout::{Layout, Places};
+use crate::gemm::layout::{Layout, Places};
 use crate::gemm::tile::{LANES, PANEL};
 use crate::quantize::Parts;
 

@@ -9,7 +9,7 @@ use std::arch::aarch64::{
 };
 
 use super::expand::{Scales, expand};
-use super::kernels::kernels;
+use super::tables::kernels;
 use super::{GroupLanes, Layout};
 use crate::gemm::quantized::neon::Neon;
 use crate::number::bf16_value;

@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::expand::{Scales, expand};
-use super::kernels::kernels;
+use super::tables::kernels;
 use super::{GroupLanes, Layout};
 use crate::gemm::quantized::scalar::Scalar;
 use crate::gemm::tile::LANES;

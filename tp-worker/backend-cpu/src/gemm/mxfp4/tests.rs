@@ -3,7 +3,7 @@
 use lockstep_backend::{E2m1, E8m0};
 use proptest::prelude::*;
 
-use super::super::groups::Layout;
+use super::super::layout::Layout;
 use super::super::prefetch::Ahead;
 use super::super::tile::TileFn;
 use super::super::tiles::Input;

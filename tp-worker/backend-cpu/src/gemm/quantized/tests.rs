@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::widen::without_least;
 use super::{KERNELS, amx_emulated};
 use crate::formats;
-use crate::gemm::groups::Layout;
+use crate::gemm::layout::Layout;
 use crate::gemm::prefetch::Ahead;
 use crate::gemm::tile::{PANEL, Tile, TileFn};
 use crate::gemm::tiles::Tiles;

@@ -2,7 +2,7 @@
 
 use lockstep_backend::{CodeTable, Codes, FactorType, GroupFormat, Minimum};
 
-use crate::gemm::tile::PANEL;
+use super::panel::PANEL;
 use crate::quantize::{GROUP, GROUP_WORDS};
 
 /// Layout of a step of a panel: 128 inputs of 32 columns.
