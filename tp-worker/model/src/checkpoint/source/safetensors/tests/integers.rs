@@ -163,7 +163,7 @@ fn check_turned(opened: &Safetensors, module: &str, all: &[f32], cols: usize) {
     let rows = all.len() / cols;
     let turned = TensorRows {
         turned: Some(cols),
-        ..TensorRows::of(format!("{module}.weight"), cols, vec![5..40])
+        ..TensorRows::of(format!("{module}.weight"), cols, vec![5..40; 1])
     };
     let found = opened.matrix(&turned, rows, &(3..50)).unwrap();
     assert_eq!((found.rows(), found.cols()), (35, 47));
