@@ -173,7 +173,7 @@ fn own_draft(config: &Raw, family: &Family, model: &ModelConfig) -> bool {
 /// [`ModelConfigError`]: a key is missing or damaged, or asks for a feature that is not served.
 pub(crate) fn dflash(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigError> {
     if checkpoint::of_folder(dir, config)? != CheckpointFormat::Floats {
-        let remedy = "drafts in 8-bit floats are not served; use an unquantized one";
+        let remedy = "quantized drafts are not served; use an unquantized one";
         return Err(config.unsupported(checkpoint::KEY, remedy));
     }
     let config = families::of_dflash(config.clone());
@@ -190,7 +190,7 @@ pub(crate) fn head(dir: &Path, config: &Raw) -> Result<ModelConfig, ModelConfigE
     let mut config = config.clone();
     config.put("layer_types", serde_json::Value::Null);
     if checkpoint::of_folder(dir, &config)? != CheckpointFormat::Floats {
-        let remedy = "heads in 8-bit or 4-bit floats are not served; use an unquantized one";
+        let remedy = "quantized heads are not served; use an unquantized one";
         return Err(config.unsupported(checkpoint::KEY, remedy));
     }
     build(dir, &config, families::OF_HEADS)

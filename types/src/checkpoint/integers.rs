@@ -17,8 +17,8 @@ pub struct IntegerCheckpoint {
     pub bits: Vec<u8>,
     /// Inputs that share a scale, as the configuration names them; `None` for whole rows.
     pub groups: Vec<Option<usize>>,
-    /// Whether groups have zero points of their own, as the configuration says it: both if modules
-    /// differ.
+    /// True where groups have zero points of their own, as the configuration says it. It has both
+    /// values if modules differ.
     pub zeros: Vec<bool>,
     /// Forms of modules. The first one is that of all modules of layers that are not `others`.
     pub forms: Vec<ModuleForm>,

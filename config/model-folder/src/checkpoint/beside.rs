@@ -27,7 +27,7 @@ pub(crate) fn of_folder(folder: &Path, config: &Raw) -> Result<CheckpointFormat,
     let own = read(config)?;
     for (name, method) in INTEGERS {
         if let Some(file) = Raw::read_optional(folder, name)? {
-            return agreed(config, own, read_method(&file, method)?, &file, "bits");
+            return agreed(config, &own, read_method(&file, method)?, &file, "bits");
         }
     }
     let Some(file) = Raw::read_optional(folder, modelopt::FILE)? else {
@@ -35,19 +35,19 @@ pub(crate) fn of_folder(folder: &Path, config: &Raw) -> Result<CheckpointFormat,
     };
     match modelopt::read_file(&file)? {
         None => Ok(own),
-        Some(found) => agreed(config, own, found, &file, "quantization"),
+        Some(found) => agreed(config, &own, found, &file, "quantization"),
     }
 }
 
 /// Returns the form `found` that `file` names by `key`, if `config.json` names no other.
 fn agreed(
     config: &Raw,
-    own: CheckpointFormat,
+    own: &CheckpointFormat,
     found: CheckpointFormat,
     file: &Raw,
     key: &str,
 ) -> Result<CheckpointFormat, ModelConfigError> {
-    match !says(config) || found == own {
+    match !says(config) || found == *own {
         true => Ok(found),
         false => {
             let remedy =

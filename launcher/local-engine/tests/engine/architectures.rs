@@ -116,7 +116,6 @@ fn gpus_serve_most_layers_and_refuse_others_by_name() {
         ("qwen3_moe", 4, Some("experts of 7 columns on a rank")),
         ("qwen3_fp8", 1, Some("FP8")),
         ("llama_gptq", 1, Some("integers")),
-        ("qwen2_gptq_act_order", 1, Some("32-bit floats")),
         ("deepseek_v3", 2, None),
         ("mistral4", 1, None),
         ("gemma4", 1, None),

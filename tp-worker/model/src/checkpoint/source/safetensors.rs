@@ -46,7 +46,7 @@ pub struct Safetensors {
     block: Option<[usize; 2]>,
     /// True if some tensors have scales of such blocks, and others scales of rows or tensors.
     mixed: bool,
-    /// What is known of integers, if tensors may be integers.
+    /// Facts of the configuration about integers, if tensors may be integers.
     integers: Option<IntegerCheckpoint>,
 }
 

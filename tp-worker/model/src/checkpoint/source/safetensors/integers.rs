@@ -25,7 +25,7 @@ struct Module<'s> {
     rows: usize,
     /// Number of inputs.
     width: usize,
-    /// What the configuration says about integers.
+    /// Facts of the configuration about integers.
     known: &'s IntegerCheckpoint,
 }
 
