@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CheckpointFormat, Fp8Checkpoint, GgufCheckpoint, GroupFormat, LoadFormat, MatrixRole,
-    Quantization, TensorNames, WeightFormat,
+    CheckpointFormat, Fp8Checkpoint, GgufCheckpoint, LoadFormat, MatrixRole, Quantization,
+    TensorNames, WeightFormat,
 };
 
 pub use latent::{LatentAttentionNames, LatentAttentionSpec};
@@ -207,7 +207,7 @@ impl ModelConfig {
     }
 
     /// Returns the format on a device of whole matrices of `role`. A rank's parts, and
-    /// exceptions of the checkpoint, may have others.
+    /// exceptions of the checkpoint, may have others. Of a GGUF file, it is that of most matrices.
     pub fn weight_format(&self, role: MatrixRole) -> WeightFormat {
         let floats = WeightFormat::of(self.quantization, role);
         if let (Some(_), MatrixRole::Projection, WeightFormat::Float) =
@@ -215,9 +215,9 @@ impl ModelConfig {
         {
             return WeightFormat::Mxfp4;
         }
-        let has_blocks = |gguf: &GgufCheckpoint| !gguf.blocks.is_empty();
-        if floats == WeightFormat::Float && self.checkpoint.gguf().is_some_and(has_blocks) {
-            return WeightFormat::Groups(GroupFormat::ANY);
+        let usual = self.checkpoint.gguf().and_then(GgufCheckpoint::usual);
+        if let (WeightFormat::Float, Some(kind)) = (floats, usual) {
+            return WeightFormat::Groups(kind.group_format());
         }
         let group = |fp8: &Fp8Checkpoint| fp8.group(0);
         match self.checkpoint.fp8(role).and_then(group) {

@@ -167,12 +167,7 @@ impl GgufCheckpoint {
     /// Describes the types for people, those of most matrices first: "Q4_K (120 matrices), Q6_K
     /// (13)".
     pub fn describe(&self) -> String {
-        let mut counts: BTreeMap<BlockType, usize> = BTreeMap::new();
-        for own in self.blocks.values() {
-            *counts.entry(*own).or_default() += 1;
-        }
-        let mut counts: Vec<_> = counts.into_iter().collect();
-        counts.sort_by_key(|(own, count)| (std::cmp::Reverse(*count), *own));
+        let counts = self.counts();
         let listed = counts.iter().enumerate().map(|(at, (own, count))| {
             let what = match at {
                 0 => {
@@ -187,6 +182,22 @@ impl GgufCheckpoint {
             format!("{} ({count}{what})", own.name())
         });
         listed.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the type of most matrices that are blocks.
+    pub fn usual(&self) -> Option<BlockType> {
+        self.counts().first().map(|(kind, _)| *kind)
+    }
+
+    /// Returns the number of matrices of each type, the most frequent one first.
+    fn counts(&self) -> Vec<(BlockType, usize)> {
+        let mut counts: BTreeMap<BlockType, usize> = BTreeMap::new();
+        for own in self.blocks.values() {
+            *counts.entry(*own).or_default() += 1;
+        }
+        let mut counts: Vec<_> = counts.into_iter().collect();
+        counts.sort_by_key(|(own, count)| (std::cmp::Reverse(*count), *own));
+        counts
     }
 }
 
