@@ -17,6 +17,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod codes;
+mod expand;
 mod kernels;
 mod layout;
 #[cfg(target_arch = "aarch64")]
@@ -28,8 +29,6 @@ mod tests;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use lockstep_backend::FactorType;
-
 pub(crate) use kernels::{describe, select};
 pub(crate) use layout::{Layout, Places};
 
@@ -39,6 +38,7 @@ use super::tile::{LANES, PANEL, Tile};
 use crate::prefetch;
 use crate::quantize::{GROUP_WORDS, Parts};
 use codes::Codes;
+use expand::Scales;
 
 /// Arithmetic for groups, in one instruction set.
 ///
@@ -66,78 +66,8 @@ trait GroupLanes: Lanes {
     unsafe fn product(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `acc + a · b`, rounded once.
     unsafe fn add_product(acc: Self::Floats, a: Self::Floats, b: Self::Floats) -> Self::Floats;
-    /// A compiled [`expand`].
+    /// A compiled [`expand::expand`].
     unsafe fn expand(layout: &Layout, numbers: *const u8, halves: [usize; 2], room: *mut Scales);
-}
-
-/// Scales and minimums of a step of a panel, as f32.
-#[repr(align(64))]
-struct Scales([[[f32; PANEL]; 2]; Parts::MOST]);
-
-impl Scales {
-    /// Scales (0) or minimums (1) of the columns of half `half` in group `group`.
-    ///
-    /// # Safety
-    /// `room` is valid for all scales.
-    #[inline(always)]
-    unsafe fn at(room: *mut Self, group: usize, kind: usize, half: usize) -> *mut f32 {
-        // SAFETY: the caller's promise, and places lie inside.
-        unsafe {
-            let first: *mut f32 = (&raw mut (*room).0).cast();
-            first.add((group * 2 + kind) * PANEL + half * LANES)
-        }
-    }
-}
-
-/// Computes the scales of a step, in `count` halves of a panel from `first` on, from the numbers
-/// behind its codes.
-///
-/// # Safety
-/// The conditions of [`Lanes`]; `numbers` are those of a step of `layout`.
-#[inline(always)]
-unsafe fn expand<L: GroupLanes>(
-    layout: &Layout,
-    numbers: *const u8,
-    [first, count]: [usize; 2],
-    room: *mut Scales,
-) {
-    let min_factors = layout
-        .min_factor
-        .map(|factor| (factor, layout.min_multiple));
-    let kinds = [Some((layout.factor, layout.multiple)), min_factors];
-    for group in 0..layout.groups {
-        for half in first..first + count {
-            for (kind, places) in kinds.into_iter().enumerate() {
-                let Some((factor, multiple)) = places else {
-                    continue;
-                };
-                // SAFETY: the caller's promise.
-                unsafe {
-                    let lane = half * LANES;
-                    let from = numbers.add(factor.at(group) + lane * layout.factor_bytes());
-                    let mut scales = factors::<L>(layout, from);
-                    if let Some(multiple) = multiple {
-                        let multiples = L::small(numbers.add(multiple.at(group) + lane));
-                        scales = L::product(scales, multiples);
-                    }
-                    L::store(Scales::at(room, group, kind, half), scales);
-                }
-            }
-        }
-    }
-}
-
-/// 16 factors.
-#[inline(always)]
-unsafe fn factors<L: GroupLanes>(layout: &Layout, from: *const u8) -> L::Floats {
-    // SAFETY: forwarded to the caller.
-    unsafe {
-        match layout.factors {
-            FactorType::F16 => L::f16(from),
-            FactorType::Bf16 => L::bfloat16(from),
-            FactorType::F32 => L::load(from.cast()),
-        }
-    }
 }
 
 /// Steps of integers in groups with codes `C`.

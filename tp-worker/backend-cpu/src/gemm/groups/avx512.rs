@@ -7,8 +7,9 @@ use std::arch::x86_64::{
     _mm512_shuffle_epi8, _mm512_slli_epi32,
 };
 
+use super::expand::{Scales, expand};
 use super::kernels::kernels;
-use super::{GroupLanes, Layout, Scales, expand};
+use super::{GroupLanes, Layout};
 use crate::gemm::quantized::Lanes;
 use crate::gemm::quantized::avx512::{Plain, Vnni};
 

@@ -51,6 +51,12 @@ impl Places {
     pub(crate) const fn at(self, group: usize) -> usize {
         self.first + group * self.stride
     }
+
+    /// Returns true if all groups have the same numbers.
+    #[inline(always)]
+    pub(crate) const fn is_shared(self) -> bool {
+        self.stride == 0
+    }
 }
 
 /// Bytes of a cache line.

@@ -8,8 +8,9 @@ use std::arch::aarch64::{
     vreinterpretq_u8_u32, vreinterpretq_u32_u8, vshlq_n_u32, vshrq_n_u32,
 };
 
+use super::expand::{Scales, expand};
 use super::kernels::kernels;
-use super::{GroupLanes, Layout, Scales, expand};
+use super::{GroupLanes, Layout};
 use crate::gemm::quantized::neon::Neon;
 use crate::number::bf16_value;
 

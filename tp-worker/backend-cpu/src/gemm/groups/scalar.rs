@@ -2,8 +2,9 @@
 
 use half::f16;
 
+use super::expand::{Scales, expand};
 use super::kernels::kernels;
-use super::{GroupLanes, Layout, Scales, expand};
+use super::{GroupLanes, Layout};
 use crate::gemm::quantized::scalar::Scalar;
 use crate::gemm::tile::LANES;
 use crate::number::bf16_value;
