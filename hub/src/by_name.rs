@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockstep_config::args::{ModelArgs, SpeculationArgs};
-use lockstep_files::{is_gguf, may_be_model, only_gguf, shown};
+use lockstep_files::{is_gguf, linked_gguf, may_be_model, only_gguf, shown};
 use lockstep_model_folder::Described;
 
 use crate::cache::Repository;
@@ -124,7 +124,8 @@ fn resolve(
                 source,
             })
         });
-        if let Some(file) = only.transpose()?.flatten() {
+        let linked = folder.and_then(linked_gguf);
+        if let Some(file) = only.transpose()?.flatten().or(linked) {
             *given.path = Some(file);
         }
         return match given.revision {
@@ -212,7 +213,14 @@ mod tests {
         );
         std::fs::write(&file, "").expect("written");
         assert_eq!(resolved(&file), Ok(Some(file.clone())));
-        assert_eq!(resolved(folder.path()), Ok(Some(file)));
+        assert_eq!(resolved(folder.path()), Ok(Some(file.clone())));
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        let link = elsewhere.path().join("link.gguf");
+        std::os::unix::fs::symlink(&file, &link).expect("linked");
+        assert_eq!(
+            resolved(&link),
+            Ok(Some(file.canonicalize().expect("there")))
+        );
         std::fs::write(folder.path().join("b.gguf"), "").expect("written");
         let two = resolved(folder.path()).expect_err("two files");
         assert!(two.contains("2 models in GGUF files"), "{two}");

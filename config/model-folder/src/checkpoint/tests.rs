@@ -5,6 +5,7 @@ use tempfile::TempDir;
 use crate::testing::{folder, llama, with};
 
 mod beside;
+mod gguf;
 mod modelopt;
 
 fn model(quantization: &Value) -> TempDir {
@@ -24,7 +25,9 @@ fn block(quantization: &Value) -> Option<[usize; 2]> {
             assert!(!fp8.mixed, "{quantization}");
             fp8.block
         }
-        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => panic!("{quantization} is FP8"),
+        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) | CheckpointFormat::Gguf(_) => {
+            panic!("{quantization} is FP8")
+        }
     }
 }
 

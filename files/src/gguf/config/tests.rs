@@ -62,6 +62,10 @@ fn divisors_of_frequencies_are_read_from_their_tensor() {
 fn keys_that_may_change_results_are_refused() {
     for (sample, reason) in [
         (
+            Sample::llama().flag("llama.attention.causal", false),
+            "a model that generates text",
+        ),
+        (
             Sample::llama().float("llama.logit_scale", 2.0),
             "llama.logit_scale asks for",
         ),

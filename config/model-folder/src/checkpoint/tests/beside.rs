@@ -34,7 +34,7 @@ fn a_file_of_its_own_says_the_form() {
     let name = "hf_quant_config.json";
     let blocks = |loaded: Result<CheckpointFormat, String>| match loaded.expect("served") {
         CheckpointFormat::Fp8(fp8) => Some(fp8.block),
-        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => None,
+        CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) | CheckpointFormat::Gguf(_) => None,
     };
     let absent = Value::Null;
     for quantization in [&absent, &json!({}), &modelopt(&json!({}))] {
