@@ -3,8 +3,8 @@
 use lockstep_model_folder::Described;
 use lockstep_types::{
     Algorithms, ConfigError, DeviceKind, EngineConfig, EngineShape, Footprint, LoadFormat,
-    LongRope, ModelConfig, NodeConfig, ParallelConfig, RopeScaling, ScheduleConfig, SchedulePolicy,
-    ServerConfig, SpeculationConfig, StepLimits, TimeoutConfig,
+    LongRope, ModelConfig, NodeConfig, ParallelConfig, RopeConfig, RopeScaling, ScheduleConfig,
+    SchedulePolicy, ServerConfig, SpeculationConfig, StepLimits, TimeoutConfig,
 };
 use std::path::PathBuf;
 
@@ -311,7 +311,7 @@ fn context_length(
 
 /// A note about the rotation of a model that has one for short texts and one for long ones.
 fn long_rope(model: &ModelConfig, served: usize) -> Option<String> {
-    let long = model.ropes().find_map(|rope| rope.long.clone())?;
+    let long = model.ropes().find_map(RopeConfig::choice)?;
     let original = long.original_max_position;
     let long = LongRope { served, ..long };
     Some(match long.is_long() {

@@ -72,6 +72,14 @@ pub fn may_be_model(path: &Path) -> bool {
     path.is_dir() || (is_gguf(path) && path.exists())
 }
 
+/// Returns the GGUF file that the link `path` leads to; `None` if it is no link, or one of the
+/// Hub's cache, whose files have other names. Only who names a link may lead out of its folder.
+pub fn linked_gguf(path: &Path) -> Option<PathBuf> {
+    let real = path.is_symlink().then(|| path.canonicalize().ok())??;
+    let both = is_gguf(path) && is_gguf(&real);
+    (both && real.is_file()).then_some(real)
+}
+
 /// Returns the path of the file of a model folder that holds `name`: the GGUF file itself, where
 /// the folder is one.
 pub fn path_of(folder: &Path, name: &str) -> PathBuf {

@@ -30,7 +30,7 @@ use folder::Folder;
 use reader_thread::PIECE;
 use time_limits::still_waited_for;
 
-pub use gguf::{TensorType, is_gguf, may_be_model, only_gguf, path_of};
+pub use gguf::{TensorType, is_gguf, linked_gguf, may_be_model, only_gguf, path_of};
 pub use json::quoted;
 pub use kept::Kept;
 pub use reader_thread::{

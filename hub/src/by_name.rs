@@ -1,10 +1,11 @@
 //! Options that name a model: an existing folder, a GGUF file, or a name of the hub.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockstep_config::args::{ModelArgs, SpeculationArgs};
-use lockstep_files::{may_be_model, only_gguf, shown};
+use lockstep_files::{is_gguf, linked_gguf, may_be_model, only_gguf, shown};
 use lockstep_model_folder::Described;
 
 use crate::cache::Repository;
@@ -123,7 +124,8 @@ fn resolve(
                 source,
             })
         });
-        if let Some(file) = only.transpose()?.flatten() {
+        let linked = folder.and_then(linked_gguf);
+        if let Some(file) = only.transpose()?.flatten().or(linked) {
             *given.path = Some(file);
         }
         return match given.revision {
@@ -134,6 +136,13 @@ fn resolve(
             None => Ok(None),
         };
     };
+    if is_gguf(path) {
+        return Err(HubError::Folder {
+            option: given.option,
+            path: path.to_owned(),
+            source: io::Error::other("there is no such file; check the path"),
+        });
+    }
     let no_folder = |why| HubError::NoFolder {
         option: given.option,
         path: path.to_owned(),
@@ -186,6 +195,37 @@ mod tests {
             let begin = format!("--an-option {missing}: there is no such folder{why}");
             assert!(text.starts_with(&begin) && error.is_usage(), "{text}");
         }
+    }
+
+    #[test]
+    fn gguf_files_are_named_or_alone_in_their_folder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("a.gguf");
+        let resolved = |path: &Path| {
+            let mut given = Some(path.to_owned());
+            let done = resolve_name("--an-option", &mut given, Kind::Target);
+            done.map(|()| given).map_err(|error| error.to_string())
+        };
+        let missing = resolved(&file).expect_err("no file");
+        assert!(
+            missing.ends_with("there is no such file; check the path"),
+            "{missing}"
+        );
+        std::fs::write(&file, "").expect("written");
+        assert_eq!(resolved(&file), Ok(Some(file.clone())));
+        assert_eq!(resolved(folder.path()), Ok(Some(file.clone())));
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        let link = elsewhere.path().join("link.gguf");
+        std::os::unix::fs::symlink(&file, &link).expect("linked");
+        assert_eq!(
+            resolved(&link),
+            Ok(Some(file.canonicalize().expect("there")))
+        );
+        std::fs::write(folder.path().join("b.gguf"), "").expect("written");
+        let two = resolved(folder.path()).expect_err("two files");
+        assert!(two.contains("2 models in GGUF files"), "{two}");
+        std::fs::write(folder.path().join("config.json"), "{}").expect("written");
+        assert_eq!(resolved(folder.path()), Ok(Some(folder.path().to_owned())));
     }
 
     #[test]

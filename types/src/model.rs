@@ -207,7 +207,7 @@ impl ModelConfig {
     }
 
     /// Returns the format on a device of whole matrices of `role`. A rank's parts, and
-    /// exceptions of the checkpoint, may have others.
+    /// exceptions of the checkpoint, may have others. Of a GGUF file, it is that of most matrices.
     pub fn weight_format(&self, role: MatrixRole) -> WeightFormat {
         let floats = WeightFormat::of(self.quantization, role);
         if let (Some(_), MatrixRole::Projection, WeightFormat::Float) =
@@ -219,13 +219,8 @@ impl ModelConfig {
             CheckpointFormat::Floats | CheckpointFormat::Mxfp4(_) => ModuleForm::Floats,
             CheckpointFormat::Fp8(_) => ModuleForm::Fp8,
             CheckpointFormat::Integers(integers) => integers.form(""),
-            CheckpointFormat::Gguf(gguf) if gguf.blocks.is_empty() => ModuleForm::Floats,
-            // Types differ between matrices.
-            CheckpointFormat::Gguf(_) => {
-                return match floats {
-                    WeightFormat::Float => WeightFormat::Groups(GroupFormat::ANY),
-                    floats => floats,
-                };
+            CheckpointFormat::Gguf(gguf) => {
+                gguf.usual().map_or(ModuleForm::Floats, ModuleForm::Blocks)
             }
         };
         match role {

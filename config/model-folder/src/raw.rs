@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep_files::{LARGEST_CONFIG, path_of, shown};
+use lockstep_files::{LARGEST_CONFIG, is_gguf, path_of, shown};
 use serde_json::{Map, Value};
 
 use lockstep_types::ModelConfigError;
@@ -25,6 +25,12 @@ impl Raw {
         let path = path_of(folder, name);
         match lockstep_files::read(folder, name, LARGEST_CONFIG) {
             Ok(bytes) => Self::parse(path, &bytes),
+            Err(error) if is_gguf(folder) => {
+                // The error begins with the name of the file; a model may have several.
+                let file = folder.with_file_name(error.to_string());
+                let message = shown(&file.display().to_string());
+                Err(ModelConfigError::Gguf { message })
+            }
             Err(error) => {
                 let message = error.to_string();
                 Err(ModelConfigError::Read { path, message })

@@ -123,7 +123,6 @@ const SERVED: [&Architecture; 7] = [
         layer: &[ATTENTION, HEAD_NORMS, NORMS_BEFORE, MLP_ROUTER],
         experts: MLP_EXPERTS,
         neighbours: false,
-        ..LLAMA
     },
     &Architecture {
         name: "gemma2",

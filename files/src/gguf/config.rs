@@ -43,6 +43,9 @@ pub(super) fn config(parts: &Parts) -> Result<Value, GgufError> {
     if keys.architecture.experts.is_empty() {
         config["intermediate_size"] = keys.size("feed_forward_length")?.into();
     }
+    if keys.flag("attention.causal")? == Some(false) {
+        return Err(keys.unserved("attention.causal", "use a model that generates text"));
+    }
     own(&keys, &mut config)?;
     keys.check_rest()?;
     Ok(config)
@@ -111,7 +114,14 @@ fn experts(keys: &Keys<'_>, config: &mut Value, count: &str) -> Result<(), GgufE
         keys.unsigned("leading_dense_block_count")?,
     ];
     if others.into_iter().flatten().any(|other| other > 0) {
-        return Err(keys.unserved("expert_shared_count", "shared experts and dense layers"));
+        let remedy = "all layers have experts, and none is shared";
+        return Err(keys.unserved("expert_shared_count", remedy));
+    }
+    if keys
+        .unsigned("expert_group_count")?
+        .is_some_and(|groups| groups > 1)
+    {
+        return Err(keys.unserved("expert_group_count", "experts are in no groups"));
     }
     if keys
         .number("expert_weights_scale")?

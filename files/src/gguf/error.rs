@@ -54,7 +54,7 @@ impl GgufError {
 impl From<GgufError> for io::Error {
     fn from(error: GgufError) -> Self {
         match error {
-            GgufError::Read { source, .. } => source,
+            GgufError::Read { ref source, .. } => Self::new(source.kind(), error.to_string()),
             other => Self::other(other.to_string()),
         }
     }

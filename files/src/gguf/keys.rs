@@ -10,13 +10,7 @@ use super::metadata;
 use super::parts::Parts;
 
 /// Keys of an architecture that change no result.
-const HARMLESS: [&str; 5] = [
-    "attention.causal",
-    "rope.scaling.finetuned",
-    "tensor_data_layout",
-    "vocab_size",
-    "expert_group_count",
-];
+const HARMLESS: [&str; 3] = ["rope.scaling.finetuned", "tensor_data_layout", "vocab_size"];
 
 /// Keys of a model's architecture. Those that were asked for are remembered, since any other may
 /// change results.
@@ -52,14 +46,25 @@ impl<'p> Keys<'p> {
         key
     }
 
+    /// Returns a whole number, zero or above.
+    ///
+    /// # Errors
+    /// [`GgufError::Damaged`] for another value; likewise for the functions below.
     pub fn unsigned(&self, key: &str) -> Result<Option<u64>, GgufError> {
         self.header.unsigned(&self.key(key))
     }
 
+    /// Returns a finite number.
     pub fn number(&self, key: &str) -> Result<Option<f64>, GgufError> {
         self.header.number(&self.key(key))
     }
 
+    /// Returns true or false.
+    pub fn flag(&self, key: &str) -> Result<Option<bool>, GgufError> {
+        self.header.flag(&self.key(key))
+    }
+
+    /// Returns a text.
     pub fn text(&self, key: &str) -> Result<Option<&str>, GgufError> {
         self.header.text(&self.key(key))
     }

@@ -149,30 +149,10 @@ impl GgufCheckpoint {
         self.blocks.get(&Self::key(tensor)).copied()
     }
 
-    /// Returns the layout of a rank's part, from column `first` on, of the matrices `tensors`, which
-    /// lie one below the other. `None` if they are floats or devices don't keep that layout.
-    pub fn group_format<'t>(
-        &self,
-        tensors: impl IntoIterator<Item = &'t str>,
-        first: usize,
-    ) -> Option<GroupFormat> {
-        let mut all: Option<GroupFormat> = None;
-        for tensor in tensors {
-            let own = self.block_type(tensor)?.group_format();
-            all = Some(all.map_or(own, |all| all.with(own)));
-        }
-        all?.of_part(first)
-    }
-
     /// Describes the types for people, those of most matrices first: "Q4_K (120 matrices), Q6_K
     /// (13)".
     pub fn describe(&self) -> String {
-        let mut counts: BTreeMap<BlockType, usize> = BTreeMap::new();
-        for own in self.blocks.values() {
-            *counts.entry(*own).or_default() += 1;
-        }
-        let mut counts: Vec<_> = counts.into_iter().collect();
-        counts.sort_by_key(|(own, count)| (std::cmp::Reverse(*count), *own));
+        let counts = self.counts();
         let listed = counts.iter().enumerate().map(|(at, (own, count))| {
             let what = match at {
                 0 => {
@@ -187,6 +167,22 @@ impl GgufCheckpoint {
             format!("{} ({count}{what})", own.name())
         });
         listed.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the type of most matrices that are blocks.
+    pub fn usual(&self) -> Option<BlockType> {
+        self.counts().first().map(|(kind, _)| *kind)
+    }
+
+    /// Returns the number of matrices of each type, the most frequent one first.
+    fn counts(&self) -> Vec<(BlockType, usize)> {
+        let mut counts: BTreeMap<BlockType, usize> = BTreeMap::new();
+        for own in self.blocks.values() {
+            *counts.entry(*own).or_default() += 1;
+        }
+        let mut counts: Vec<_> = counts.into_iter().collect();
+        counts.sort_by_key(|(own, count)| (std::cmp::Reverse(*count), *own));
+        counts
     }
 }
 
@@ -214,17 +210,6 @@ mod tests {
         assert_eq!(of("model.layers.3.mlp.experts.17.gate_proj.weight"), None);
         assert_eq!(of("model.layers.4.mlp.up_proj.weight"), None);
         assert_eq!(gguf.describe(), "Q4_K (2 matrices), Q6_K (1)");
-        let both = [
-            "model.embed_tokens.weight",
-            "model.layers.3.mlp.experts.0.up_proj.weight",
-        ];
-        let format = gguf.group_format(both, 0).expect("a layout");
-        assert_eq!(
-            (format.bits, format.group, format.minimum),
-            (8, 16, Minimum::Own)
-        );
-        assert_eq!(gguf.group_format(["model.norm.weight"], 0), None);
-        assert_eq!(gguf.group_format(both, 7), None);
     }
 
     #[test]

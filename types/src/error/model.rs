@@ -14,6 +14,12 @@ pub enum ModelConfigError {
         /// The system's error message.
         message: String,
     },
+    /// A GGUF file can't be read, is damaged, or has something that is not served.
+    #[error("{message}.")]
+    Gguf {
+        /// The file, the fault and the remedy.
+        message: String,
+    },
     /// The file is not the JSON object it should be.
     #[error("{}: {message}. The file is damaged; fetch the model again.", path.display())]
     Malformed {

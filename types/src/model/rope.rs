@@ -113,6 +113,12 @@ pub enum RopeScaling {
 }
 
 impl RopeConfig {
+    /// Returns the divisors, if short texts and long ones have different ones. Those of Llama 3 in a
+    /// GGUF file are one list for both.
+    pub fn choice(&self) -> Option<LongRope> {
+        self.long.clone().filter(|long| long.short != long.long)
+    }
+
     /// Returns a rotation of unchanged frequencies with the base `theta`.
     pub fn plain(theta: f64) -> Self {
         Self {

@@ -5,6 +5,7 @@ use tempfile::TempDir;
 use crate::testing::{folder, llama, with};
 
 mod beside;
+mod gguf;
 mod integers;
 mod modelopt;
 

@@ -74,7 +74,7 @@ macro_rules! groups {
 
 pub(super) const TABLE: &[RefusedGroup] = groups! {
     "Model and weights" {
-        L "-m" "-hf" "-hfr" "--hf-repo" => "use --model-path: a folder of safetensors, a GGUF file, or a name on the hub";
+        L "-m" "-hf" "-hfr" "--hf-repo" => "use --model-path with a folder of safetensors, a GGUF file or a name on the hub";
         L "-mu" "--model-url" "-hff" "--hf-file" => GGUF;
         VS "--tokenizer" "--tokenizer-path" "--tokenizer-revision" => TOKENIZER;
         VS "--tokenizer-mode" passes "auto" => TOKENIZER;

@@ -8,9 +8,10 @@ use super::driver::{Feed, logits};
 use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, check, cpu, naive, relative_error, texts};
 
 /// Models in `tests/fixtures/gguf`, and the file of each that is named.
-const MODELS: [(&str, &str); 8] = [
+const MODELS: [(&str, &str); 9] = [
     ("llama_k", "model.gguf"),
     ("llama_bias", "model-00001-of-00002.gguf"),
+    ("mixtral", "model.gguf"),
     ("qwen2", "model.gguf"),
     ("qwen3", "model.gguf"),
     ("qwen3_moe", "model.gguf"),
