@@ -176,10 +176,8 @@ impl Engine {
 
     /// Gives an adapter its place on all ranks, or on none.
     fn place_adapter(&mut self, loading: Loading) -> Result<(), RunError> {
-        let place = loading.content().and_then(|content| {
-            let place = self.adapters.place_for(&loading.name, content);
-            Ok((content, place))
-        });
+        let place_for = |content| (content, self.adapters.place_for(&loading.name, content));
+        let place = loading.content().map(place_for);
         let refusal = match place {
             Ok((content, Ok(Some(place)))) => {
                 tracing::info!(name = loading.name, place, "adapter loaded");

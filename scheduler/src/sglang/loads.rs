@@ -138,7 +138,6 @@ impl Rank<'_> {
                 retracted: int(waiting.retracted),
                 ..Default::default()
             }),
-            ..Default::default()
         }
     }
 }
