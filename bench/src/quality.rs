@@ -24,7 +24,7 @@ use serde_json::json;
 use crate::report::{Report, progress};
 use crate::{DemoModel, machine};
 use logits::{Products, Reading};
-use score::Score;
+use score::{Predictions, Score};
 
 /// How far quantised forms of a model stray from it.
 #[derive(Debug, clap::Args)]
@@ -104,33 +104,46 @@ pub fn run(args: &Args, demo: DemoModel) -> anyhow::Result<Report> {
     let score = truth.against(&truth);
     add(&mut report, &reference, weight_bytes, &score, [0.0; 2]);
     for &quantization in &args.quantization {
-        let numbers = form(DtypeArg::Float32, quantization, KvCacheDtypeArg::Auto)?;
-        progress(&format!(
-            "reading it with the numbers of {} weights",
-            name(&numbers)
-        ));
-        let numbers = logits::read(&numbers, Products::Dequantized, args.window, &windows)?;
-        let numbers = numbers.predictions;
-        let of_weights = truth.against(&numbers).divergence;
-        for &kv in &args.kv_cache_dtype {
-            let config = form(DtypeArg::Auto, quantization, kv)?;
-            progress(&format!(
-                "reading it with {} weights, {} cache",
-                name(&config),
-                config.kv.dtype.name()
-            ));
-            let found = logits::read(&config, Products::Served, args.window, &windows)?;
-            let score = truth.against(&found.predictions);
-            let of_arithmetic = numbers.against(&found.predictions).divergence;
-            let parts = [of_weights, of_arithmetic];
-            add(&mut report, &config, found.weight_bytes, &score, parts);
-        }
+        compare(args, &form, quantization, &windows, &truth, &mut report)?;
     }
     report.note(
         "peak memory GiB",
         machine::peak_memory().map(|bytes| bytes as f64 / f64::from(1 << 30)),
     );
     Ok(report)
+}
+
+/// Adds a row for each cache, with weights that are loaded with `quantization`.
+fn compare(
+    args: &Args,
+    form: &impl Fn(DtypeArg, QuantizationArg, KvCacheDtypeArg) -> anyhow::Result<EngineConfig>,
+    quantization: QuantizationArg,
+    windows: &[Vec<u32>],
+    truth: &Predictions,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let numbers = form(DtypeArg::Float32, quantization, KvCacheDtypeArg::Auto)?;
+    progress(&format!(
+        "reading it with the numbers of {} weights",
+        name(&numbers)
+    ));
+    let numbers = logits::read(&numbers, Products::Dequantized, args.window, windows)?;
+    let numbers = numbers.predictions;
+    let of_weights = truth.against(&numbers).divergence;
+    for &kv in &args.kv_cache_dtype {
+        let config = form(DtypeArg::Auto, quantization, kv)?;
+        progress(&format!(
+            "reading it with {} weights, {} cache",
+            name(&config),
+            config.kv.dtype.name()
+        ));
+        let found = logits::read(&config, Products::Served, args.window, windows)?;
+        let score = truth.against(&found.predictions);
+        let of_arithmetic = numbers.against(&found.predictions).divergence;
+        let parts = [of_weights, of_arithmetic];
+        add(report, &config, found.weight_bytes, &score, parts);
+    }
+    Ok(())
 }
 
 /// Refuses predictions that the machine has too little memory for.

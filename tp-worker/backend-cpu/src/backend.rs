@@ -92,13 +92,6 @@ impl CpuBackend {
         })
     }
 
-    /// From now on loads weights that are integers as the 32-bit floats that these stand for,
-    /// and multiplies them with inputs that are not rounded. So their own loss can be measured.
-    /// Weights that were packed before, and are restored, stay what they are.
-    pub fn dequantize_weights(&mut self) {
-        self.dequantizes = true;
-    }
-
     /// Bytes allocated so far, including buffers that were given back since.
     pub fn allocated(&self) -> CpuAllocated {
         let products = self.packed.bytes() + self.routing.bytes() + self.adapted.bytes();

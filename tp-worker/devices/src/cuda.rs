@@ -64,11 +64,6 @@ impl Metered for CudaBackend {
         })
     }
 
-    fn dequantize_weights(&mut self) -> Result<(), DeviceError> {
-        let why = "`lockstep bench quality` measures on processors";
-        Err(DeviceError::new(BackendError::Unsupported(why.to_owned())))
-    }
-
     fn recorded(&self) -> (u64, u64) {
         let Recorded { graphs, bytes } = Self::recorded(self);
         (graphs, bytes)

@@ -54,7 +54,10 @@ pub trait Metered: Sized {
     ///
     /// # Errors
     /// [`DeviceError`] if the device has no such way.
-    fn dequantize_weights(&mut self) -> Result<(), DeviceError>;
+    fn dequantize_weights(&mut self) -> Result<(), DeviceError> {
+        let why = "`lockstep bench quality` measures on processors";
+        Err(DeviceError::new(BackendError::Unsupported(why.to_owned())))
+    }
 
     /// Returns the number of recorded passes, and the bytes of the device's memory that they
     /// were seen to take.

@@ -222,6 +222,11 @@ fn numbers(value: Option<&Value>) -> Vec<u64> {
 fn converted(error: ModelConfigError) -> AdapterError {
     match error {
         ModelConfigError::Read { path, message } => AdapterError::Read { path, message },
+        // A GGUF file is no folder of an adapter.
+        ModelConfigError::Gguf { message } => AdapterError::Read {
+            path: PathBuf::from(CONFIG),
+            message,
+        },
         ModelConfigError::Malformed { path, message } => AdapterError::Read {
             path,
             message: format!("it is damaged: {message}"),

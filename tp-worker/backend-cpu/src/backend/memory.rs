@@ -14,6 +14,15 @@ use crate::recurrent::CpuStates;
 use crate::rope::CpuRope;
 use crate::tensor::{CpuTensor, CpuVector};
 
+impl CpuBackend {
+    /// From now on loads weights that are integers as the 32-bit floats that these stand for,
+    /// and multiplies them with inputs that are not rounded. So their own loss can be measured.
+    /// Weights that were packed before, and are restored, stay what they are.
+    pub fn dequantize_weights(&mut self) {
+        self.dequantizes = true;
+    }
+}
+
 impl Memory for CpuBackend {
     type Matrix = CpuMatrix;
     type Vector = CpuVector;

@@ -259,7 +259,7 @@ fn parts_have_the_values_of_their_places() {
                     check(&plain, &part, &taken, &inputs, has_zeros);
                     let kept = check_codes(&plain, &part, &taken, &inputs, has_zeros);
                     assert_eq!(kept, matches!(groups, InputGroups::Runs { size: 32, .. }));
-                    check_moved(&plain, part, &taken, &inputs, has_zeros);
+                    check_moved(&plain, &part, &taken, &inputs, has_zeros);
                 }
             }
         }
@@ -319,7 +319,7 @@ fn check_codes(
 /// Reads what a part needs, and nothing else, into other memory.
 fn check_moved(
     plain: &Plain,
-    part: HostIntegers<'_>,
+    part: &HostIntegers<'_>,
     taken: &[usize],
     inputs: &Range<usize>,
     has_zeros: bool,
