@@ -21,7 +21,7 @@ const SEEDS: [u64; 3] = [1, 2, 3];
 
 /// Makes backends whose order `seed` draws. An order belongs to the thread that makes the
 /// backend. The test fails if nothing was drawn of an order in the end.
-fn cuda(dtype: Dtype, seed: u64) -> Factory<CudaBackend> {
+pub(super) fn cuda(dtype: Dtype, seed: u64) -> Factory<CudaBackend> {
     let open = gpus(dtype, seed);
     Arc::new(move |collective| open(Groups::from(collective)))
 }

@@ -4,6 +4,7 @@ use std::{fs, path::PathBuf};
 
 use lockstep_types::{Dtype, KvCacheDtype};
 
+use super::cuda::cuda;
 use super::driver::{Feed, logits};
 use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, check, cpu, naive, relative_error, texts};
 
@@ -44,6 +45,18 @@ fn gguf_files_have_the_logits_of_their_values() {
             let found = logits(&case.model, &naive(), feed, &texts);
             check(model.0, &case.golden, &found, F32_TOLERANCE, F32_CLEAR_GAP);
         }
+    }
+}
+
+/// GPUs widen blocks, those of tables of tokens and of experts too, and round no inputs in f32.
+#[test]
+fn gguf_files_on_gpus_have_the_logits_of_their_values() {
+    for model in [MODELS[0], MODELS[2]] {
+        let case = case(model);
+        let feed = Feed::plain(KvCacheDtype::Float32);
+        let gpu = cuda(Dtype::Float32, 1);
+        let found = logits(&case.model, &gpu, feed, &texts(&case.golden));
+        check(model.0, &case.golden, &found, F32_TOLERANCE, F32_CLEAR_GAP);
     }
 }
 

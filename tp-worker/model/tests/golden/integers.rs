@@ -2,6 +2,7 @@
 
 use lockstep_types::{Dtype, KvCacheDtype};
 
+use super::cuda::cuda;
 use super::driver::{Feed, logits};
 use super::{Case, F32_CLEAR_GAP, F32_TOLERANCE, case, check, cpu, naive, relative_error, texts};
 
@@ -31,6 +32,16 @@ fn values_of_integers_give_the_logits_of_their_tools() {
             let found = logits(&model, &naive(), feed(tp_size), &texts);
             check(name, &golden, &found, F32_TOLERANCE, F32_CLEAR_GAP);
         }
+    }
+}
+
+/// GPUs widen integers, and round no inputs in f32.
+#[test]
+fn integers_on_gpus_give_the_logits_of_their_tools() {
+    for name in NAMES {
+        let Case { model, golden } = case(name);
+        let found = logits(&model, &cuda(Dtype::Float32, 1), feed(1), &texts(&golden));
+        check(name, &golden, &found, F32_TOLERANCE, F32_CLEAR_GAP);
     }
 }
 
