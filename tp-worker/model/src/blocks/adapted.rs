@@ -20,21 +20,22 @@ impl<T> Clone for Input<'_, T> {
 }
 impl<T> Copy for Input<'_, T> {}
 
-/// Rows of the model alone.
+/// Rows without adapters.
 impl<'a, T> From<&'a T> for Input<'a, T> {
     fn from(rows: &'a T) -> Self {
         Self { rows, places: None }
     }
 }
 
-/// Places of the adapters of a pass's rows, as columns of activations. So they take the ways that
-/// rows take: to those whose logits are wanted, and to all DP ranks.
+/// Places of the adapters of a pass's rows, as columns of activations. So they are chosen and
+/// gathered as rows are: for wanted logits, and for all DP ranks.
 pub(crate) struct RowAdapters<T> {
-    /// Of the tokens of this DP rank, `[n, 1]`.
+    /// Places of the tokens of this DP rank, `[n, 1]`.
     own: T,
-    /// Of the tokens whose logits are wanted, `[w, 1]`.
+    /// Places of the tokens whose logits are wanted, `[w, 1]`.
     wanted: T,
-    /// Of the rows of all DP ranks that an MLP runs over, `[a, 1]`; `None` with one DP rank.
+    /// Places of the rows of all DP ranks that an MLP runs over, `[a, 1]`; `None` with one DP
+    /// rank.
     all: Option<T>,
     /// True if a row of the pass may have an adapter. Equal on all ranks that share products.
     active: bool,
