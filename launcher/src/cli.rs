@@ -31,7 +31,7 @@ Examples:
   lockstep generate 'Count from 3 to 12.'     one answer, no server
   lockstep doctor                             what this machine offers
 
-Without a command, `serve` is meant; a first word with a slash is its model.";
+Without a command, `serve` is meant; a first word with a slash, or a GGUF file, is its model.";
 
 /// Serves large language models from cooperating processes: OpenAI-compatible
 /// HTTP and gRPC in front, tensor-parallel workers behind.
@@ -243,7 +243,9 @@ fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
         None => true,
         // No command has a slash; folders and names of the hub have.
         Some(first) => {
-            first.contains('/') || (first.starts_with('-') && !OF_THE_PROGRAM.contains(&first))
+            first.contains('/')
+                || first.ends_with(".gguf")
+                || (first.starts_with('-') && !OF_THE_PROGRAM.contains(&first))
         }
     };
     if serve {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::BoolishValueParser;
 use lockstep_types::{NamedAdapter, adapter::check_adapter_name};
 
 use super::positive;
@@ -15,8 +16,10 @@ pub struct LoraArgs {
     ///
     /// --lora-paths loads some at the start, and --lora-dir allows others while the server
     /// runs. Needs ranks on processors.
-    #[arg(long, env = "LOCKSTEP_ENABLE_LORA", help_heading = HEADING)]
-    pub enable_lora: bool,
+    #[arg(long, env = "LOCKSTEP_ENABLE_LORA", value_name = "true|false",
+          value_parser = BoolishValueParser::new(), num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", hide_possible_values = true, help_heading = HEADING)]
+    pub enable_lora: Option<bool>,
     /// Adapters that are loaded at the start, each as NAME=FOLDER; implies --enable-lora.
     ///
     /// On several nodes each has the folders in the same places.

@@ -34,7 +34,7 @@ pub enum QuantizationArg {
 /// Where weights can come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadFormatArg {
-    /// The safetensors of the model's folder.
+    /// The safetensors of the model's folder, or its GGUF file.
     Auto,
     /// The same.
     Safetensors,
@@ -69,7 +69,10 @@ impl ValueEnum for LoadFormatArg {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let (name, help) = match self {
-            Self::Auto => ("auto", "The safetensors of the model's folder"),
+            Self::Auto => (
+                "auto",
+                "The safetensors of the model's folder, or its GGUF file",
+            ),
             Self::Safetensors => ("safetensors", "The same"),
             Self::Dummy => (
                 "dummy",

@@ -15,9 +15,9 @@ pub(super) fn load(args: &ServeArgs) -> Result<LoadFormat, ConfigError> {
         None | Some(LoadFormatArg::Auto | LoadFormatArg::Safetensors) => Ok(LoadFormat::Auto),
         Some(LoadFormatArg::Dummy) => Ok(LoadFormat::Dummy),
         Some(other @ LoadFormatArg::Other(_)) => {
-            let why = "weights are read from safetensors alone";
-            let remedy = "Save the model as safetensors and leave it out, or give dummy for \
-                          random weights";
+            let why = "weights are read from safetensors, or from a GGUF file that --model-path \
+                       names";
+            let remedy = "Leave it out, or give dummy for random weights";
             Err(ConfigError::value(LOAD_FORMAT, named(&other), why, remedy))
         }
     }

@@ -14,7 +14,16 @@ const RANK: usize = 16;
 /// Resolves the limits of adapters for ranks on a `device`.
 pub(super) fn limits(args: &ServeArgs, device: DeviceKind) -> Result<AdapterLimits, ConfigError> {
     let given = &args.lora;
-    if !given.enable_lora && given.lora_paths.is_empty() {
+    let wanted = given.enable_lora;
+    if wanted == Some(false) && !given.lora_paths.is_empty() {
+        return Err(ConfigError::conflict(
+            "--enable-lora=false",
+            "--lora-paths",
+            "adapters that are named are served",
+            "Leave one of them out",
+        ));
+    }
+    if wanted != Some(true) && given.lora_paths.is_empty() {
         return without(given);
     }
     if device != DeviceKind::Cpu {
@@ -28,7 +37,7 @@ pub(super) fn limits(args: &ServeArgs, device: DeviceKind) -> Result<AdapterLimi
     if given.lora_paths.is_empty() && given.lora_dir.is_none() {
         return Err(ConfigError::value(
             "--enable-lora",
-            "",
+            true,
             "no adapter could be loaded",
             "Name adapters with --lora-paths, or a folder of adapters with --lora-dir",
         ));
@@ -50,16 +59,26 @@ pub(super) fn limits(args: &ServeArgs, device: DeviceKind) -> Result<AdapterLimi
 
 /// The limits of a server without adapters, on which no option of adapters has an effect.
 fn without(given: &LoraArgs) -> Result<AdapterLimits, ConfigError> {
+    let folder = given.lora_dir.as_ref();
     let set = [
-        ("--lora-dir", given.lora_dir.is_some()),
-        ("--max-loras-per-batch", given.max_loras_per_batch.is_some()),
-        ("--max-lora-rank", given.max_lora_rank.is_some()),
+        ("--lora-dir", folder.map(|dir| dir.display().to_string())),
+        (
+            "--max-loras-per-batch",
+            given.max_loras_per_batch.map(|count| count.to_string()),
+        ),
+        (
+            "--max-lora-rank",
+            given.max_lora_rank.map(|rank| rank.to_string()),
+        ),
     ];
-    match set.iter().find(|(_, set)| *set) {
+    let set = set
+        .into_iter()
+        .find_map(|(option, value)| Some((option, value?)));
+    match set {
         None => Ok(AdapterLimits::default()),
-        Some((option, _)) => Err(ConfigError::value(
+        Some((option, value)) => Err(ConfigError::value(
             option,
-            "",
+            value,
             "this server serves no adapters",
             "Give --enable-lora too",
         )),
@@ -68,8 +87,8 @@ fn without(given: &LoraArgs) -> Result<AdapterLimits, ConfigError> {
 
 fn asked(given: &LoraArgs) -> &'static str {
     match given.enable_lora {
-        true => "--enable-lora",
-        false => "--lora-paths",
+        Some(true) => "--enable-lora",
+        _ => "--lora-paths",
     }
 }
 

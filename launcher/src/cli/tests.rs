@@ -34,6 +34,7 @@ fn serve_is_the_default_command() {
             "lockstep models/m --port 1",
             "lockstep serve --model-path models/m --port 1",
         ),
+        ("lockstep m.gguf", "lockstep serve --model-path m.gguf"),
         ("lockstep serve --port 1", "lockstep serve --port 1"),
         ("lockstep config", "lockstep config"),
         ("lockstep --help", "lockstep --help"),

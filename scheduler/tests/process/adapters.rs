@@ -20,7 +20,7 @@ const LONG: u32 = 1800;
 
 fn with_adapters(tp_size: usize, places: u16) -> ServeArgs {
     let mut args = args(tp_size);
-    args.lora.enable_lora = true;
+    args.lora.enable_lora = Some(true);
     args.lora.lora_dir = Some("/".into());
     args.lora.max_loras_per_batch = Some(places);
     args

@@ -48,6 +48,10 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["--lora-paths", "--device", "processors alone"],
     ),
     (
+        "--lora-paths a=. --enable-lora=false",
+        &["--enable-lora=false", "--lora-paths"],
+    ),
+    (
         "--lora-paths a=. b=. a=.",
         &["--lora-paths a", "named twice"],
     ),
