@@ -10,7 +10,7 @@ mod kinds;
 mod words;
 
 use words::{
-    colon, folder, forbidden, gib, instead, limits, login, more_time, private, said, wait,
+    by_path, colon, folder, forbidden, gib, instead, limits, login, more_time, private, said, wait,
 };
 
 /// An error of the hub, with its remedy.
@@ -255,8 +255,9 @@ pub enum HubError {
     /// Weights in other formats.
     #[error(
         "{name} holds no model.safetensors{}. Choose a repository with safetensors, mostly \
-             the one that this was converted from.",
-        instead(found)
+             the one that this was converted from{}.",
+        instead(found),
+        by_path(found)
     )]
     NoSafetensors {
         /// The model.

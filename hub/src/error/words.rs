@@ -78,6 +78,14 @@ pub(super) fn instead(found: &[String]) -> String {
     }
 }
 
+/// Returns what to do with a GGUF file, if one of the files is one.
+pub(super) fn by_path(found: &[String]) -> &'static str {
+    match found.iter().any(|name| name.ends_with(".gguf")) {
+        true => ", or load a GGUF file of it by `hf download` and give the file's path",
+        false => "",
+    }
+}
+
 pub(super) fn gib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 30)
 }

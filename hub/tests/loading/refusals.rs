@@ -172,6 +172,11 @@ fn repositories_without_what_is_served_are_named() {
             Some("holds no model.safetensors, but model-q4.gguf and 1 like it"),
         ),
         (
+            &["model.safetensors.index.json", SHARDS[0], SHARDS[1]],
+            Kind::Target,
+            Some("give the file's path"),
+        ),
+        (
             &["tokenizer.json"],
             Kind::Target,
             Some("has no tokenizer.json"),
