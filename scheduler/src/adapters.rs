@@ -41,8 +41,8 @@ struct Named {
 enum Place {
     Free,
     Named,
-    /// It lost its name.
-    Leaving,
+    /// It lost its name; with its content.
+    Leaving(u128),
 }
 
 impl Adapters {
@@ -121,7 +121,7 @@ impl Adapters {
         let Some(Named { adapter, .. }) = self.named.remove(name) else {
             return false;
         };
-        self.places[usize::from(adapter.place)] = Place::Leaving;
+        self.places[usize::from(adapter.place)] = Place::Leaving(adapter.content);
         true
     }
 
@@ -129,14 +129,18 @@ impl Adapters {
     pub fn free(&mut self, used: impl Fn(u16) -> bool) -> Vec<u16> {
         let mut freed = Vec::new();
         for (at, place) in (0..).zip(&mut self.places) {
-            if *place == Place::Leaving && !used(at) {
+            if matches!(place, Place::Leaving(_)) && !used(at) {
                 *place = Place::Free;
                 freed.push(at);
             }
         }
         if !freed.is_empty() {
-            let named = &self.named;
+            let (named, places) = (&self.named, &self.places);
             Arc::make_mut(&mut self.names).retain(|content, name| {
+                // Requests of an adapter without a name still run.
+                if places.contains(&Place::Leaving(*content)) {
+                    return true;
+                }
                 // Another name may have the same content.
                 let mut all = named.iter();
                 let own = all.find(|(_, named)| named.adapter.content == *content);
@@ -202,13 +206,13 @@ impl Adapters {
 
     fn all_taken(&self) -> String {
         let all = self.places.len();
-        let leaving = |place: &&Place| **place == Place::Leaving;
+        let leaving = |place: &&Place| matches!(place, Place::Leaving(_));
         let remedy = match self.places.iter().filter(leaving).count() {
             0 => {
                 "unload one, or start the server with a larger --max-loras-per-batch (another \
                  adapter of a name needs a place beside the first)"
             }
-            _ => "wait for the requests of an adapter that was unloaded to end",
+            _ => "wait for the requests of an adapter that was unloaded or replaced to end",
         };
         format!("All {all} places of adapters are taken: {remedy}.")
     }
@@ -276,6 +280,18 @@ mod tests {
         assert_eq!(adapters.free(|_| false), [0]);
         assert!(adapters.free(|_| false).is_empty(), "once");
         assert!(adapters.is_empty() && adapters.names().is_empty());
+    }
+
+    #[test]
+    fn an_adapter_keeps_its_name_for_events_while_its_requests_run() {
+        let mut adapters = registry(2);
+        for (name, content) in [("a", 7), ("b", 8)] {
+            load(&mut adapters, name, content).expect("room");
+            adapters.remove(name).expect("loaded");
+        }
+        assert_eq!(adapters.free(|place| place == 1), [0]);
+        let names = adapters.names();
+        assert_eq!(names.values().collect::<Vec<_>>(), ["b"]);
     }
 
     #[test]

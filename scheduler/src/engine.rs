@@ -52,10 +52,10 @@ const TICK: Duration = Duration::from_millis(20);
 enum Phase {
     /// Workers attach, load and connect.
     Starting,
-    /// The first step runs on every rank.
-    WarmingUp,
     /// Every rank reads the adapters of the start.
     LoadingAdapters,
+    /// The first step runs on every rank.
+    WarmingUp,
     /// Requests are admitted and served.
     Serving,
     /// Running requests are finished; none is admitted.

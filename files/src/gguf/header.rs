@@ -66,6 +66,11 @@ struct Info {
 }
 
 impl Header {
+    /// Returns the bytes of the header.
+    pub fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// Reads the header of the file `name`.
     ///
     /// # Errors

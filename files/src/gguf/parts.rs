@@ -7,7 +7,7 @@ use super::Place;
 use super::bytes::FileSource;
 use super::error::GgufError;
 use super::header::Header;
-use crate::{MOST_WEIGHT_FILES, on_reader_thread};
+use crate::{LARGEST_TOKENIZER, MOST_WEIGHT_FILES, on_reader_thread};
 
 /// Keys of a part: its number from zero on, the number of parts, and that of all tensors.
 const NUMBER: &str = "split.no";
@@ -51,10 +51,16 @@ impl Parts {
             return Err(wrong(reason));
         }
         let expected = header.unsigned(TENSORS)?;
+        let mut bytes = header.len();
         let mut files = vec![first];
         for number in 1..count {
             let name = part_name(&place.name, number + 1, count);
             let (file, header) = open(place, &name)?;
+            bytes += header.len();
+            if bytes > LARGEST_TOKENIZER {
+                let reason = format!("the headers have more than {LARGEST_TOKENIZER} bytes");
+                return Err(GgufError::damaged(&name, reason));
+            }
             let own = [header.unsigned(NUMBER)?, header.unsigned(COUNT)?];
             if own != [Some(number), Some(count)] {
                 let reason = format!("it should be part {} of {count}", number + 1);

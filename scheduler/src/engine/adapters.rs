@@ -218,17 +218,18 @@ impl Engine {
         match reply {
             // The asker may have given up.
             Some(reply) => drop(reply.send(self.adapter_list())),
-            None => return self.begin_to_serve(),
+            None => return self.warm_up(),
         }
         Ok(())
     }
 
-    /// Loads the next adapter of the start. Serves when there is none left.
-    pub(super) fn begin_to_serve(&mut self) -> Result<(), RunError> {
+    /// Loads the next adapter of the start, and runs the first step when there is none left. The
+    /// engine is healthy from that step on, so requests find all adapters.
+    pub(super) fn warm_up(&mut self) -> Result<(), RunError> {
         match self.phase {
-            Phase::WarmingUp | Phase::LoadingAdapters => {}
+            Phase::Starting | Phase::LoadingAdapters => {}
             // It was told to stop meanwhile.
-            Phase::Starting | Phase::Serving | Phase::Draining => return Ok(()),
+            Phase::WarmingUp | Phase::Serving | Phase::Draining => return Ok(()),
         }
         if let Some(adapter) = self.at_start.pop_front() {
             self.phase = Phase::LoadingAdapters;
@@ -238,8 +239,8 @@ impl Engine {
             };
             return self.read_adapter(wanted, None);
         }
-        self.phase = Phase::Serving;
-        self.link.ready(&self.group.describe());
+        self.phase = Phase::WarmingUp;
+        self.probe();
         Ok(())
     }
 

@@ -91,7 +91,7 @@ impl Engine {
         match self.phase {
             Phase::Serving => {}
             Phase::Draining => return Err(unavailable("the server is shutting down".into(), None)),
-            Phase::Starting | Phase::WarmingUp | Phase::LoadingAdapters => {
+            Phase::Starting | Phase::LoadingAdapters | Phase::WarmingUp => {
                 return Err(unavailable(
                     "the server is starting".into(),
                     self.served_in(),
@@ -117,7 +117,7 @@ impl Engine {
         force_step: bool,
         reply: oneshot::Sender<Result<(), String>>,
     ) {
-        if self.phase == Phase::Starting {
+        if matches!(self.phase, Phase::Starting | Phase::LoadingAdapters) {
             // The asker learns it at once, and can send its requests elsewhere meanwhile.
             let _ = reply.send(Err("it is starting".to_owned()));
         } else if self.reloads() && !force_step {

@@ -22,7 +22,7 @@ impl Engine {
     ) -> Result<(), RunError> {
         match event {
             WorkerEvent::Hello { hello, link, reply } => self.attach(&hello, link, reply)?,
-            WorkerEvent::Ready(ready) => self.worker_ready(rank, ready),
+            WorkerEvent::Ready(ready) => self.worker_ready(rank, ready)?,
             WorkerEvent::Result(result) => self.result(rank, result)?,
             WorkerEvent::Reloaded(reloaded) => self.worker_reloaded(rank, reloaded)?,
             WorkerEvent::Adapter(read) => self.adapter_read(rank, read)?,
@@ -77,11 +77,11 @@ impl Engine {
         Ok(())
     }
 
-    fn worker_ready(&mut self, rank: usize, ready: WorkerReady) {
+    fn worker_ready(&mut self, rank: usize, ready: WorkerReady) -> Result<(), RunError> {
         tracing::info!(rank, backend = ready.backend, "worker ready");
-        if self.group.ready(rank, ready) && self.phase == Phase::Starting {
-            self.phase = Phase::WarmingUp;
-            self.probe();
+        match self.group.ready(rank, ready) {
+            true if self.phase == Phase::Starting => self.warm_up(),
+            _ => Ok(()),
         }
     }
 
@@ -103,7 +103,8 @@ impl Engine {
         let news = self.health.step_done(self.group.done_everywhere());
         self.tell_health(news);
         if self.phase == Phase::WarmingUp {
-            self.begin_to_serve()?;
+            self.phase = Phase::Serving;
+            self.link.ready(&self.group.describe());
         }
         // A forced step may be owed although the planner had work when it was asked for.
         if self.planner.is_idle() && self.health.wanted() {

@@ -11,6 +11,7 @@ use lockstep_proto::pb::sglang::grpc::scheduler::{
 };
 use lockstep_types::{EngineConfig, RequestLimits};
 use lockstep_types::{
+    adapter::check_adapter_name,
     constraint::{Constraint, ConstraintKind},
     generation::GenerationParams,
     request::Request,
@@ -135,7 +136,10 @@ fn adapter(lora_id: &str, config: &EngineConfig) -> Result<Option<String>, Statu
             "lora_id",
             "this server serves no adapters; leave it out, or start it with --enable-lora",
         )),
-        (false, _) => Ok(Some(lora_id.to_owned())),
+        (false, _) => match check_adapter_name(lora_id) {
+            Ok(()) => Ok(Some(lora_id.to_owned())),
+            Err(fault) => Err(invalid("lora_id", fault)),
+        },
     }
 }
 

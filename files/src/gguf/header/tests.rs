@@ -57,6 +57,18 @@ fn keys_and_tensors_are_found() {
     }
 }
 
+/// Items take more memory than their bytes.
+#[test]
+fn lists_beyond_any_vocabulary_are_not_read() {
+    let items = vec![[1u8]; (1 << 22) + 1];
+    let header = read(&Sample::empty().list("a.list", 0, &items).bytes()).expect("a header");
+    let error = header.list("a.list").expect_err("too long").to_string();
+    assert!(
+        error.contains("has 4194305 items, more than 4194304"),
+        "{error}"
+    );
+}
+
 /// Bytes of a header with these numbers of tensors and keys, and `rest` behind.
 fn header(tensors: u64, keys: u64, rest: &[&[u8]]) -> Vec<u8> {
     let numbers = [tensors.to_le_bytes(), keys.to_le_bytes()].concat();

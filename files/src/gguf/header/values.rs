@@ -4,6 +4,9 @@ use super::Header;
 use crate::gguf::error::GgufError;
 use crate::gguf::metadata::{TEXT, Value, scalar, width};
 
+/// Most items of a list that is read. Lists of tokens are the longest.
+pub(in crate::gguf) const MOST_ITEMS: usize = 1 << 22;
+
 impl Header {
     /// Returns a whole number, zero or above.
     ///
@@ -64,6 +67,7 @@ impl Header {
             }) => (*count, place),
             Some(_) => return Err(self.wrong(key, "is no list of texts")),
         };
+        self.check_count(key, count)?;
         let mut rest = self.bytes(place);
         let mut texts = Vec::with_capacity(count);
         while let Some((length, behind)) = rest.split_first_chunk() {
@@ -80,7 +84,10 @@ impl Header {
     pub fn list(&self, key: &str) -> Result<Option<Vec<Value>>, GgufError> {
         let (kind, place) = match self.value(key) {
             None => return Ok(None),
-            Some(Value::List { kind, place, .. }) if *kind != TEXT => (*kind, place),
+            Some(Value::List { kind, count, place }) if *kind != TEXT => {
+                self.check_count(key, *count)?;
+                (*kind, place)
+            }
             Some(_) => return Err(self.wrong(key, "is no list of numbers")),
         };
         let width = width(kind).unwrap_or(1) as usize;
@@ -106,6 +113,14 @@ impl Header {
         match items.into_iter().map(number).collect() {
             Some(numbers) => Ok(Some(numbers)),
             None => Err(self.wrong(key, "has an item that is no finite number")),
+        }
+    }
+
+    /// Refuses a list that would take far more memory than its bytes.
+    fn check_count(&self, key: &str, count: usize) -> Result<(), GgufError> {
+        match count > MOST_ITEMS {
+            true => Err(self.wrong(key, &format!("has {count} items, more than {MOST_ITEMS}"))),
+            false => Ok(()),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use super::vocabulary::Vocabulary;
+use crate::LARGEST_TOKENIZER;
 use crate::gguf::error::GgufError;
 use crate::gguf::header::Header;
 
@@ -30,8 +31,10 @@ pub(super) fn merges<'h>(
         return Err(header.wrong(SCORES, &format!("has {found} scores for {tokens} tokens")));
     }
     let mut all = Vec::new();
+    let mut bytes = 0;
     for (number, piece) in vocabulary.merged() {
-        if piece.chars().take(LONGEST + 1).count() > LONGEST {
+        let is_first = vocabulary.numbers.get(piece).map(|own| *own as usize) == Some(number);
+        if !is_first || piece.chars().take(LONGEST + 1).count() > LONGEST {
             continue;
         }
         let pair = |(at, _): (usize, char)| {
@@ -43,6 +46,11 @@ pub(super) fn merges<'h>(
             Some((numbers, left, right))
         };
         let mut own: Vec<_> = piece.char_indices().skip(1).filter_map(pair).collect();
+        // A pair takes its text in `tokenizer.json`, and as much memory as its entry here.
+        bytes += own.len() as u64 * (piece.len() + size_of::<(f64, &str, &str)>()) as u64;
+        if bytes > LARGEST_TOKENIZER {
+            return Err(header.wrong(SCORES, "has more merges than are served"));
+        }
         own.sort_unstable();
         all.extend(
             own.into_iter()

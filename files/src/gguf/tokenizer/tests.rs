@@ -81,6 +81,32 @@ fn pieces_are_merged_by_their_scores() {
     assert!(error.contains("has 1 scores for 8 tokens"), "{error}");
 }
 
+/// A file of some megabytes may have merges of gigabytes.
+#[test]
+fn merges_are_bounded_and_twins_make_none() {
+    let tokenizer = |tokens: &[String]| {
+        let texts: Vec<_> = tokens.iter().map(String::as_str).collect();
+        let zero = vec![0.0f32.to_le_bytes(); tokens.len()];
+        let kind = vec![1i32.to_le_bytes(); tokens.len()];
+        let sample = Sample::llama()
+            .text("tokenizer.ggml.model", "llama")
+            .texts("tokenizer.ggml.tokens", &texts)
+            .list("tokenizer.ggml.token_type", 5, &kind)
+            .list("tokenizer.ggml.scores", 6, &zero)
+            .flag("tokenizer.ggml.add_bos_token", false);
+        file(&sample, "tokenizer.json")
+    };
+    let runs = |letter: char| (1..=256).map(move |length| letter.to_string().repeat(length));
+    let mut tokens: Vec<String> = runs('a').take(3).collect();
+    tokens.extend(std::iter::repeat_n("aaa".to_owned(), 5));
+    let found = tokenizer(&tokens).expect("a tokenizer");
+    assert_eq!(found["model"]["merges"].as_array().map(Vec::len), Some(3));
+    let letters = (0..40).filter_map(|at| char::from_u32(0x4e00 + at));
+    let many: Vec<String> = letters.flat_map(runs).collect();
+    let error = tokenizer(&many).expect_err("too many");
+    assert!(error.contains("more merges than are served"), "{error}");
+}
+
 #[test]
 fn unknown_kinds_and_patterns_are_refused_by_name() {
     for (key, value, reason) in [

@@ -12,9 +12,6 @@ use crate::gguf::metadata;
 pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
 const KINDS: &str = "tokenizer.ggml.token_type";
 
-/// Largest number of tokens; no vocabulary comes near it.
-const MOST_TOKENS: usize = 1 << 22;
-
 /// Kinds of tokens.
 const NORMAL: u64 = 1;
 const UNKNOWN: u64 = 2;
@@ -41,10 +38,6 @@ impl<'h> Vocabulary<'h> {
         let texts = header
             .texts(TOKENS)?
             .ok_or_else(|| header.missing(TOKENS))?;
-        if texts.len() > MOST_TOKENS {
-            let reason = format!("has {} tokens, more than {MOST_TOKENS}", texts.len());
-            return Err(header.wrong(TOKENS, &reason));
-        }
         let kind = |value: metadata::Value| match value {
             metadata::Value::Unsigned(kind) => kind,
             _ => NORMAL,
@@ -78,7 +71,10 @@ impl<'h> Vocabulary<'h> {
     /// Returns the number of the control token `text`.
     pub fn control(&self, text: &str) -> Option<u64> {
         let number = *self.numbers.get(text)? as usize;
-        (self.kinds[number] == CONTROL).then_some(number as u64)
+        // Some files call them the user's, which llama.cpp takes for control tokens too.
+        [CONTROL, USER_DEFINED]
+            .contains(&self.kinds[number])
+            .then_some(number as u64)
     }
 
     /// Returns the tokens that are found in texts before all others, as `tokenizer.json` lists

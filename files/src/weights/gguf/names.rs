@@ -35,6 +35,10 @@ pub(super) fn renamed(parts: &Parts) -> Result<Vec<Renamed>, GgufError> {
                 continue;
             }
             let found = model.find(header, name, tensor)?;
+            if all.len() + found.len() > MOST_RENAMED {
+                let reason = format!("it has more than {MOST_RENAMED} tensors and experts");
+                return Err(GgufError::damaged(&header.name, reason));
+            }
             all.extend(
                 found
                     .into_iter()
@@ -118,6 +122,14 @@ impl Model {
         }
         let mut stacks = self.architecture.experts.iter();
         let (_, [before, behind]) = stacks.find(|(old, _)| *old == own).ok_or_else(unknown)?;
+        let [count, _, _] = tensor.shape[..] else {
+            let reason = format!("tensor {name} has no three dimensions");
+            return Err(GgufError::damaged(&header.name, reason));
+        };
+        if count > MOST_EXPERTS {
+            let reason = format!("tensor {name} has {count} experts, more than {MOST_EXPERTS}");
+            return Err(GgufError::damaged(&header.name, reason));
+        }
         let experts = experts(tensor).into_iter().enumerate();
         let named = experts.map(|(number, place)| {
             let name = format!("{prefix}.{before}.{number}.{behind}.{ending}");
@@ -135,7 +147,7 @@ impl Model {
         let rows = tensor.shape.first().copied().unwrap_or(0) as u64;
         let interleaved = match heads {
             None => None,
-            Some(heads) if heads > 0 && rows.is_multiple_of(2 * heads) => {
+            Some(heads) if heads > 0 && rows.is_multiple_of(heads.saturating_mul(2)) => {
                 Some((rows / heads) as usize)
             }
             Some(heads) => {
@@ -149,6 +161,11 @@ impl Model {
         })
     }
 }
+
+/// Most experts of a layer, and most tensors of a model with each expert's own. Models of 2026 have
+/// less than a tenth of both.
+const MOST_EXPERTS: usize = 4_096;
+const MOST_RENAMED: usize = 1 << 20;
 
 fn placed(tensor: &Tensor, shape: Vec<usize>, bytes: Range<u64>) -> TensorPlace {
     TensorPlace {

@@ -110,8 +110,16 @@ impl AdapterReader {
         let targets = &*self.0;
         let described = load(folder)?;
         // All of it is checked before any of it is read.
+        let mut found = BTreeSet::new();
         for (name, module) in &described.modules {
             targets.check(&described, name, module)?;
+            if !found.insert(targets.below(name)) {
+                return Err(AdapterError::Tensor {
+                    path: described.path.clone(),
+                    tensor: shown(&module.down),
+                    message: "adds to a module that the file also has by another name".to_owned(),
+                });
+            }
         }
         let mut read = ReadAdapter {
             content: 0,

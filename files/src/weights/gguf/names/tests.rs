@@ -86,3 +86,21 @@ fn tensors_that_nobody_knows_are_refused() {
     let error = names(&other).expect_err("another architecture");
     assert!(error.contains("architecture rwkv7 is not served") && error.contains("qwen3moe"));
 }
+
+/// A small file may say that it has more experts than memory has room for their names.
+#[test]
+fn stacks_of_absurd_sizes_are_refused() {
+    for (dims, reason) in [
+        (&[1, 1, 5_000][..], "has 5000 experts, more than 4096"),
+        (&[5_000, 1], "has no three dimensions"),
+    ] {
+        let sample = Sample::llama()
+            .number("llama.expert_count", 3)
+            .without("blk.0.ffn_gate.weight")
+            .without("blk.0.ffn_up.weight")
+            .without("blk.0.ffn_down.weight")
+            .tensor("blk.0.ffn_gate_exps.weight", 1, dims, &[0; 10_000]);
+        let error = names(&sample).expect_err("absurd");
+        assert!(error.contains(reason), "{error}");
+    }
+}
