@@ -93,6 +93,8 @@ struct ModelInfo<'a> {
     eos_token_ids: &'a [u32],
     dtype: Value,
     quantization: Value,
+    /// Form of weights that are codes in the checkpoint, in words.
+    checkpoint: Option<String>,
     speculative: Option<Speculation<'a>>,
     has_chat_template: bool,
     weight_version: &'a str,
@@ -127,6 +129,7 @@ pub(super) async fn model_info(State(app): State<Arc<App>>) -> ApiResult<Respons
         eos_token_ids: &config.model.eos_token_ids,
         dtype: json!(config.dtype),
         quantization: json!(config.model.quantization),
+        checkpoint: config.model.checkpoint.describe(),
         speculative: speculation
             .algorithm
             .as_deref()

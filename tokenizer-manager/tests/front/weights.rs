@@ -106,6 +106,7 @@ async fn answers_name_the_weights_they_come_of() {
     };
     assert_eq!(info["model_path"], "/models/newer");
     assert_eq!(info["quantization"], "none");
+    assert_eq!(info["checkpoint"], Value::Null);
     let speculative = &info["speculative"];
     assert_eq!(speculative["algorithm"], "EAGLE3");
     assert_eq!(speculative["draft_model_path"], "/models/head");
