@@ -123,8 +123,8 @@ const OF_CONFIG: &[Fault] = &[
     ),
     (
         MIXTURE,
-        |at| config(at, &json!({"quantization_config": {"quant_method": "awq"}})),
-        &["quantization_config", "awq"],
+        |at| config(at, &json!({"quantization_config": {"quant_method": "bitsandbytes"}})),
+        &["quantization_config", "bitsandbytes"],
     ),
     (
         WRAPPED,
