@@ -277,7 +277,7 @@ fn what_a_wrapper_does_not_say_plainly_is_refused() {
         ),
         (
             text(json!({})),
-            json!({"quantization_config": {"quant_method": "awq"}}),
+            json!({"quantization_config": {"quant_method": "bitsandbytes"}}),
             "`quantization_config.quant_method`",
         ),
         (

@@ -229,7 +229,7 @@ fn what_is_not_served_is_named_with_a_remedy() {
             "whole head",
         ),
         (
-            json!({"quantization_config": {"quant_method": "gptq"}}),
+            json!({"quantization_config": {"quant_method": "bitsandbytes"}}),
             "`quantization_config.quant_method`",
             "unquantized",
         ),
