@@ -123,7 +123,12 @@ const OF_CONFIG: &[Fault] = &[
     ),
     (
         MIXTURE,
-        |at| config(at, &json!({"quantization_config": {"quant_method": "bitsandbytes"}})),
+        |at| {
+            config(
+                at,
+                &json!({"quantization_config": {"quant_method": "bitsandbytes"}}),
+            )
+        },
         &["quantization_config", "bitsandbytes"],
     ),
     (
