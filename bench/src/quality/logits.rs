@@ -31,9 +31,9 @@ pub struct Reading {
 /// Products of a model that reads a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Products {
-    /// As served.
+    /// Products as a server has them.
     Served,
-    /// Of the numbers that the weights stand for, in f32, with inputs that are not rounded.
+    /// Products of the numbers that the weights stand for, in f32, with inputs that are not rounded.
     Dequantized,
 }
 

@@ -11,7 +11,16 @@ const LOAD_FORMAT: &str = "--load-format";
 
 /// Source of the weights.
 pub(super) fn load(args: &ServeArgs) -> Result<LoadFormat, ConfigError> {
+    let is_gguf = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "gguf");
     match args.model.load_format {
+        Some(LoadFormatArg::Safetensors) if args.model.model_path.as_ref().is_some_and(is_gguf) => {
+            Err(ConfigError::conflict(
+                format!("{LOAD_FORMAT} safetensors"),
+                "--model-path",
+                "a GGUF file has no safetensors",
+                "Leave --load-format out, or give a folder with safetensors",
+            ))
+        }
         None | Some(LoadFormatArg::Auto | LoadFormatArg::Safetensors) => Ok(LoadFormat::Auto),
         Some(LoadFormatArg::Dummy) => Ok(LoadFormat::Dummy),
         Some(other @ LoadFormatArg::Other(_)) => {

@@ -127,7 +127,7 @@ const OF_CONFIG: &[Fault] = &[
             config(
                 at,
                 &json!({"quantization_config": {"quant_method": "bitsandbytes"}}),
-            )
+            );
         },
         &["quantization_config", "bitsandbytes"],
     ),

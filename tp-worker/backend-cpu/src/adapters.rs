@@ -117,9 +117,9 @@ fn widths(rank: usize, parts: usize, widest: usize) -> [usize; 3] {
 struct Lists<'a> {
     /// First row of each place in `order`, and behind the last place the number of all rows.
     starts: &'a mut [u32],
-    /// The same of the rows that are multiplied now.
+    /// First rows as in `starts`, of the rows that are multiplied now.
     own: &'a mut [u32],
-    /// The same of those whose adapters add to a part.
+    /// First rows as in `starts`, of the rows whose adapters add to a part.
     chosen: &'a mut [u32],
     /// Space of products.
     firsts: &'a mut [u32],

@@ -41,6 +41,17 @@ fn weights_come_from_where_they_are_said_to() {
     }
 }
 
+#[test]
+fn a_gguf_file_has_no_safetensors() {
+    let resolve = |line| {
+        let error = resolve_model(line, std::path::Path::new("none.gguf"), &machine());
+        error.map(|_| ()).expect_err("refused").to_string()
+    };
+    let error = resolve("--load-format safetensors");
+    assert!(error.contains("has no safetensors"), "{error}");
+    assert!(!resolve("").contains("has no safetensors"));
+}
+
 /// On a GPU the folder keeps compiled kernels, whatever the weights are.
 #[test]
 fn kernels_are_kept_beside_random_weights() {

@@ -1,16 +1,14 @@
 //! Products with integers in groups.
 
 use lockstep_backend::{
-    CodeTable, Codes, FactorType, GroupFormat, Holds, Linear, Memory as _, Minimum, Ops as _,
-    WeightFormat,
+    CodeTable, Codes, FactorType, GroupFormat, Memory as _, Minimum, WeightFormat,
 };
-use lockstep_backend_cpu::{CpuBackend, CpuMatrix, Isa};
+use lockstep_backend_cpu::Isa;
 use lockstep_types::Dtype;
 use proptest::prelude::*;
 
-use crate::machine::{Values, backend, bits, matrix_in, tensor, tokens as staged_tokens};
-
-const STEP: usize = 128;
+use crate::machine::{backend, bits};
+use crate::rounded::{Case, GROUP, dequantized, rounded_inputs};
 
 pub const Q4_K: GroupFormat = GroupFormat {
     bits: 4,
@@ -70,78 +68,6 @@ fn formats() -> Vec<GroupFormat> {
     ]
 }
 
-/// `n` rows times `[out, in]` weights; one input channel in 50 is larger than the rest.
-struct Case {
-    cols: usize,
-    x: Vec<f32>,
-    w: Vec<f32>,
-    bias: Vec<f32>,
-}
-
-impl Case {
-    fn new(n: usize, cols: usize, rows: usize) -> Self {
-        let mut values = Values::new((n * 1_000_003 + cols * 1_009 + rows) as u64);
-        let mut x = values.floats(n * cols);
-        for row in x.chunks_exact_mut(cols) {
-            row.iter_mut().step_by(50).for_each(|x| *x *= 30.0);
-        }
-        Self {
-            cols,
-            x,
-            w: values.floats(rows * cols),
-            bias: values.floats(rows),
-        }
-    }
-
-    fn load(&self, backend: &mut CpuBackend, format: GroupFormat) -> CpuMatrix {
-        matrix_in(backend, WeightFormat::Groups(format), &self.w, self.cols)
-    }
-
-    fn multiply(&self, backend: &mut CpuBackend, w: &CpuMatrix, x: &[f32]) -> Vec<f32> {
-        let x = tensor(backend, x, self.cols);
-        let bias = backend.load_vector(&self.bias).unwrap();
-        let mut out = backend
-            .tensor(x.rows(), self.bias.len(), Holds::Sum)
-            .unwrap();
-        out.values_mut().fill(f32::NAN);
-        let w = Linear {
-            weight: w,
-            bias: Some(&bias),
-        };
-        backend.matmul(&x, w, &mut out);
-        out.values().to_vec()
-    }
-
-    fn run(&self, backend: &mut CpuBackend, format: GroupFormat) -> Vec<f32> {
-        let w = self.load(backend, format);
-        self.multiply(backend, &w, &self.x)
-    }
-}
-
-/// The weights that a matrix represents, `[rows, cols]`.
-fn dequantized(backend: &mut CpuBackend, w: &CpuMatrix, rows: usize, cols: usize) -> Vec<f32> {
-    let tokens: Vec<u32> = (0..rows as u32).collect();
-    let mut out = backend.tensor(rows, cols, Holds::Sum).unwrap();
-    let inputs = staged_tokens(backend, &tokens);
-    backend.embed(w, 0, 1.0, &inputs, &mut out);
-    out.values().to_vec()
-}
-
-/// A row after the rounding of products: integers of 8 bits for codes of 4 bits, of 16 for codes of
-/// 8, and a scale for every 128 inputs.
-fn rounded_inputs(row: &[f32], bits: u8) -> Vec<f64> {
-    let most = if bits == 4 { 127.0 } else { 32_639.0 };
-    let groups = row.chunks(STEP).flat_map(|group| {
-        let largest = group.iter().fold(0.0f32, |a, x| a.max(x.abs()));
-        let (scale, inverse) = (largest / most, most / largest);
-        let round = move |x: &f32| (x * inverse).round_ties_even();
-        group
-            .iter()
-            .map(move |x| f64::from(scale) * f64::from(round(x)))
-    });
-    groups.collect()
-}
-
 const SHAPES: [(usize, usize, usize); 9] = [
     (1, 1, 1),
     (1, 127, 33),
@@ -166,11 +92,13 @@ fn products_are_those_of_the_rounded_values() {
         for (n, cols, rows) in shapes {
             let case = Case::new(n, cols, rows);
             let mut backend = backend(Isa::detect(), Dtype::Bfloat16, 2);
-            let w = case.load(&mut backend, format);
+            let w = case.load(&mut backend, WeightFormat::Groups(format));
             let weights = dequantized(&mut backend, &w, rows, cols);
             let out = case.multiply(&mut backend, &w, &case.x);
+            // Integers of 8 bits for codes of 4 bits, of 16 for codes of 8.
+            let most = if format.bits == 4 { 127.0 } else { 32_639.0 };
             for (i, x) in case.x.chunks_exact(cols).enumerate() {
-                let x = rounded_inputs(x, format.bits);
+                let x = rounded_inputs(x, most);
                 for j in 0..rows {
                     let (mut sum, mut size) = (f64::from(case.bias[j]), 1.0f64);
                     for (x, w) in x.iter().zip(&weights[j * cols..]) {
@@ -178,7 +106,7 @@ fn products_are_those_of_the_rounded_values() {
                         // A minimum is as large as all of a group's codes together.
                         size += (x * 2.0).abs();
                     }
-                    let groups = 2 * cols.div_ceil(format.group) + 2 * cols.div_ceil(STEP) + 4;
+                    let groups = 2 * cols.div_ceil(format.group) + 2 * cols.div_ceil(GROUP) + 4;
                     let limit = size * groups as f64 * f64::from(f32::EPSILON);
                     let got = f64::from(out[i * rows + j]);
                     assert!(
@@ -196,10 +124,16 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
     for (format, shapes) in formats().into_iter().zip(some_shapes()) {
         for (n, cols, rows) in shapes {
             let case = Case::new(n, cols, rows);
-            let plain = bits(&case.run(&mut backend(Isa::Scalar, Dtype::Bfloat16, 1), format));
+            let plain = bits(&case.run(
+                &mut backend(Isa::Scalar, Dtype::Bfloat16, 1),
+                WeightFormat::Groups(format),
+            ));
             for isa in Isa::available() {
                 for (threads, dtype) in [(1, Dtype::Bfloat16), (3, Dtype::Float32)] {
-                    let out = case.run(&mut backend(isa, dtype, threads), format);
+                    let out = case.run(
+                        &mut backend(isa, dtype, threads),
+                        WeightFormat::Groups(format),
+                    );
                     assert_eq!(bits(&out), plain, "{isa} {format:?} {n} x {cols} x {rows}");
                 }
             }
@@ -222,9 +156,9 @@ proptest! {
         let formats = formats();
         let format = formats[format.index(formats.len())];
         for isa in Isa::available() {
-            let together = case.run(&mut backend(isa, Dtype::Bfloat16, threads), format);
+            let together = case.run(&mut backend(isa, Dtype::Bfloat16, threads), WeightFormat::Groups(format));
             let mut single = backend(isa, Dtype::Bfloat16, 1);
-            let w = case.load(&mut single, format);
+            let w = case.load(&mut single, WeightFormat::Groups(format));
             let rows = case.x.chunks_exact(cols);
             let alone: Vec<f32> = rows
                 .flat_map(|row| case.multiply(&mut single, &w, row))
@@ -241,7 +175,7 @@ fn rounded_values_lie_near() {
     let case = Case::new(1, cols, rows);
     for format in formats() {
         let mut backend = backend(Isa::detect(), Dtype::Bfloat16, 2);
-        let w = case.load(&mut backend, format);
+        let w = case.load(&mut backend, WeightFormat::Groups(format));
         let found = dequantized(&mut backend, &w, rows, cols);
         let square = |x: f32| f64::from(x) * f64::from(x);
         let errors: f64 = found.iter().zip(&case.w).map(|(a, b)| square(a - b)).sum();
@@ -254,13 +188,16 @@ fn rounded_values_lie_near() {
 
 #[test]
 fn what_is_not_finite_stays_visible() {
-    let (cols, rows) = (2 * STEP, 33);
+    let (cols, rows) = (2 * GROUP, 33);
     let mut case = Case::new(2, cols, rows);
     case.w[5 * cols + 3] = f32::INFINITY;
     case.x[cols + 200] = f32::NAN;
     for format in formats() {
         for isa in Isa::available() {
-            let out = case.run(&mut backend(isa, Dtype::Bfloat16, 1), format);
+            let out = case.run(
+                &mut backend(isa, Dtype::Bfloat16, 1),
+                WeightFormat::Groups(format),
+            );
             for (j, value) in out[..rows].iter().enumerate() {
                 assert_eq!(value.is_finite(), j != 5, "{isa} {format:?} {j}");
             }

@@ -20,4 +20,5 @@ mod pairs;
 mod permission;
 mod quantized;
 mod recurrent;
+mod rounded;
 mod rows;

@@ -2,86 +2,16 @@
 
 use half::{bf16, f16};
 use lockstep_backend::{
-    CheckpointDtype, Holds, HostBlock, HostFloats, HostMatrix, Linear, Memory as _, Ops as _,
-    WeightFormat,
+    CheckpointDtype, HostBlock, HostFloats, HostMatrix, Memory as _, WeightFormat,
 };
-use lockstep_backend_cpu::{CpuBackend, CpuMatrix, Isa};
+use lockstep_backend_cpu::Isa;
 use lockstep_types::Dtype;
 use proptest::prelude::*;
 
-use crate::machine::{Values, backend, bits, matrix_in, tensor, tokens as staged_tokens};
+use crate::machine::{Values, backend, bits, matrix_in};
+use crate::rounded::{Case, GROUP, dequantized, rounded_inputs};
 
 const FORMATS: [WeightFormat; 2] = [WeightFormat::Int8, WeightFormat::Int4];
-const GROUP: usize = 128;
-
-/// `n` rows times `[out, in]` weights; one input channel in 50 is larger than the rest.
-struct Case {
-    cols: usize,
-    x: Vec<f32>,
-    w: Vec<f32>,
-    bias: Vec<f32>,
-}
-
-impl Case {
-    fn new(n: usize, cols: usize, rows: usize) -> Self {
-        let mut values = Values::new((n * 1_000_003 + cols * 1_009 + rows) as u64);
-        let mut x = values.floats(n * cols);
-        for row in x.chunks_exact_mut(cols) {
-            row.iter_mut().step_by(50).for_each(|x| *x *= 30.0);
-        }
-        Self {
-            cols,
-            x,
-            w: values.floats(rows * cols),
-            bias: values.floats(rows),
-        }
-    }
-
-    fn rows(&self) -> usize {
-        self.bias.len()
-    }
-
-    fn run(&self, backend: &mut CpuBackend, format: WeightFormat) -> Vec<f32> {
-        let w = matrix_in(backend, format, &self.w, self.cols);
-        self.multiply(backend, &w, &self.x)
-    }
-
-    fn multiply(&self, backend: &mut CpuBackend, w: &CpuMatrix, x: &[f32]) -> Vec<f32> {
-        let x = tensor(backend, x, self.cols);
-        let bias = backend.load_vector(&self.bias).unwrap();
-        let mut out = backend.tensor(x.rows(), self.rows(), Holds::Sum).unwrap();
-        out.values_mut().fill(f32::NAN);
-        let w = Linear {
-            weight: w,
-            bias: Some(&bias),
-        };
-        backend.matmul(&x, w, &mut out);
-        out.values().to_vec()
-    }
-}
-
-/// The weights that a matrix represents, `[rows, cols]`.
-fn dequantized(backend: &mut CpuBackend, w: &CpuMatrix, rows: usize, cols: usize) -> Vec<f32> {
-    let tokens: Vec<u32> = (0..rows as u32).collect();
-    let mut out = backend.tensor(rows, cols, Holds::Sum).unwrap();
-    let inputs = staged_tokens(backend, &tokens);
-    backend.embed(w, 0, 1.0, &inputs, &mut out);
-    out.values().to_vec()
-}
-
-/// A row after the rounding of products: integers up to 127 and a scale for every 128
-/// inputs.
-fn rounded_inputs(row: &[f32]) -> Vec<f64> {
-    let groups = row.chunks(GROUP).flat_map(|group| {
-        let largest = group.iter().fold(0.0f32, |a, x| a.max(x.abs()));
-        let (scale, inverse) = (largest / 127.0, 127.0 / largest);
-        let round = move |x: &f32| (x * inverse).round_ties_even();
-        group
-            .iter()
-            .map(move |x| f64::from(scale) * f64::from(round(x)))
-    });
-    groups.collect()
-}
 
 const SHAPES: [(usize, usize, usize); 14] = [
     (1, 1, 1),
@@ -110,7 +40,7 @@ fn products_are_those_of_the_rounded_values() {
             let weights = dequantized(&mut backend, &w, rows, cols);
             let out = case.multiply(&mut backend, &w, &case.x);
             for (i, x) in case.x.chunks_exact(cols).enumerate() {
-                let x = rounded_inputs(x);
+                let x = rounded_inputs(x, 127.0);
                 for j in 0..rows {
                     let (mut sum, mut size) = (f64::from(case.bias[j]), 1.0f64);
                     for (x, w) in x.iter().zip(&weights[j * cols..]) {

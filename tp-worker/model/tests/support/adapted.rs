@@ -68,7 +68,7 @@ impl Run {
         }
     }
 
-    /// The same with one of the texts alone.
+    /// Returns the run with one of its texts alone.
     pub fn alone(&self, text: usize) -> Self {
         Self {
             texts: vec![self.texts[text].clone()],

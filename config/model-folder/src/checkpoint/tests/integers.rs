@@ -16,7 +16,7 @@ fn integers(quantization: &Value) -> IntegerCheckpoint {
     }
 }
 
-/// As GPTQModel writes it, with keys replaced.
+/// A configuration as GPTQModel writes it, with keys replaced.
 fn gptq(own: &Value) -> Value {
     let plain = json!({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": false,
         "sym": true, "checkpoint_format": "gptq", "pack_dtype": "int32", "lm_head": true,
